@@ -5,7 +5,7 @@
     work, refresh             index ended texts; pick up new segments and corpora
     stats                     figures for metrics
 
-    new output of a text    ─▶ journal of its namespace
+    new output of a text    ─▶ library of its namespace
     a text has ended        ─▶ indexed to its last token, a slice at a time, then forgotten
     a namespace begins      ◀─ its segments and corpora, and texts that are in no segment yet
     an automaton is full    ─▶ what was learned becomes a segment
@@ -39,7 +39,7 @@ from services.proposer.namespaces import Namespace
 from services.proposer.store.library import Bounds, Library, Stats
 from services.proposer.texts import Method
 
-# Ended texts that wait to be indexed; further ones are in the journal only.
+# Ended texts that wait to be indexed; further ones are in the library only.
 MAX_WAITING = 4096
 _BATCH = 32
 
@@ -73,8 +73,8 @@ class SuffixIndex:
         self._libraries = Libraries(self._open, opener)
         # Texts that ended while their library was being opened.
         self._early: list[Text] = []
-        # By text in the journal: its namespace, and the number of its tokens there.
-        self._journaled: dict[int, tuple[str, int]] = {}
+        # By text in the library: its namespace, and the number of its tokens there.
+        self._stored: dict[int, tuple[str, int]] = {}
         # Ended texts, not yet indexed to their end; and those that are, for the texts that serve next.
         self._waiting: deque[Text] = deque()
         self._done: list[Text] = []
@@ -133,13 +133,13 @@ class SuffixIndex:
     # Texts ------------------------------------------------------------------------------------------------
 
     def follow(self, text: Text) -> None:
-        """The text's new output is journaled, if its namespace learns from it."""
+        """The text's new output is stored, if its namespace learns from it."""
         if not self._learns_from(text):
             return
-        _, begin = self._journaled.get(text.sequence_id, ("", 0 if self._learns_prompts else text.prompt_tokens))
+        _, begin = self._stored.get(text.sequence_id, ("", 0 if self._learns_prompts else text.prompt_tokens))
         if begin < len(text.tokens) and (library := self._libraries.of(text.namespace)) is not None:
             library.learn(text.namespace, text.sequence_id, text.tokens[begin:])
-            self._journaled[text.sequence_id] = text.namespace, len(text.tokens)
+            self._stored[text.sequence_id] = text.namespace, len(text.tokens)
 
     def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
         """Index each text's new tokens, then return the method's draft, or NO_DRAFT until a long prompt is indexed."""
@@ -149,8 +149,8 @@ class SuffixIndex:
     def end(self, text: Text) -> None:
         """The text is complete: it is learned to its end, and forgotten."""
         self.follow(text)
-        if text.sequence_id in self._journaled:
-            self._stop_journaling(text.sequence_id)
+        if text.sequence_id in self._stored:
+            self._stop_storing(text.sequence_id)
             self._take_in(text)
         elif self._learns_from(text) and self._libraries.is_opening(text.namespace) and self._has_room():
             self._early.append(text)
@@ -161,10 +161,10 @@ class SuffixIndex:
         """Texts whose end is not known; unknown ids are fine."""
         for sequence_id in sequence_ids:
             self._texts.forget(sequence_id)
-            self._stop_journaling(sequence_id)
+            self._stop_storing(sequence_id)
 
-    def _stop_journaling(self, sequence_id: int) -> None:
-        namespace, _ = self._journaled.pop(sequence_id, ("", 0))
+    def _stop_storing(self, sequence_id: int) -> None:
+        namespace, _ = self._stored.pop(sequence_id, ("", 0))
         if namespace and (library := self._libraries.of(namespace)) is not None:
             library.end(namespace, sequence_id)
 

@@ -68,6 +68,7 @@ def described(document: Any, name: str) -> list[dict[str, Any]]:
     return here + [found for each in document.values() for found in described(each, name)]
 
 
+@pytest.mark.slow  # the copy's loops are compiled anew
 @pytest.mark.model
 def test_a_parameter_that_was_added_as_the_page_says_is_described_checked_and_heeded(mesh: RunningMesh) -> None:
     with urllib.request.urlopen(f"{mesh.url}/openapi.json", timeout=60) as answer:

@@ -56,7 +56,7 @@ def calm(split_mesh: RunningMesh) -> list[str]:
     return [answer.text for answer in said]
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_streams_go_on_when_a_rank_is_killed_or_stopped(
     split_mesh: RunningMesh, calm: list[str], sig: signal.Signals
 ) -> None:

@@ -64,6 +64,7 @@ def _has_aarch64() -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _has_aarch64(), reason="this LLVM writes no code for aarch64")
 def test_loops_compile_for_aarch64(tmp_path: Path) -> None:
     # Features that x86 doesn't know are passed over by the compiler and say what the loops may ask for.

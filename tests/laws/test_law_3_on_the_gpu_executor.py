@@ -139,7 +139,7 @@ def test_drafts_change_no_text(
     assert ran["graph"] and ran["eager"] and late() == 0
 
 
-@pytest.mark.parametrize("method", ["draft_model", "auto"])
+@pytest.mark.parametrize("method", [pytest.param("draft_model", marks=pytest.mark.slow), "auto"])
 def test_trees_of_its_own_drafter_alone_and_with_those_of_the_text_change_no_text(
     fused: TorchModel, expected: list[list[int]], method: str, late: Callable[[], int]
 ) -> None:

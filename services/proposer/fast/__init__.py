@@ -5,7 +5,6 @@
     drafting/       the compiled step: texts are indexed, every source drafts
     automaton/      suffix automata and their memory
     segments/       learned text that doesn't change any more, in mapped files
-    library/        journals, segments and corpora of all namespaces on disk
 
 docs/internals/suffix-index.md explains how it works.
 """

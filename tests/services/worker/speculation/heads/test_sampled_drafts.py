@@ -211,9 +211,15 @@ def logits_of_all_rows(target: Path) -> Callable[[list[int]], torch.Tensor]:
     return logits
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.3])
-@pytest.mark.parametrize("strategy", ["rejection", "block"])
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+@pytest.mark.parametrize(
+    ("kind", "strategy", "temperature"),
+    [
+        ("eagle3", "rejection", 0.5), ("eagle3", "block", 1.3), ("mtp", "rejection", 1.3), ("mtp", "block", 0.5),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (
+            ("eagle3", "rejection", 1.3), ("eagle3", "block", 0.5), ("mtp", "rejection", 0.5), ("mtp", "block", 1.3),
+        )),
+    ],
+)  # fmt: skip
 def test_the_text_is_distributed_as_the_target_says_whatever_the_head_samples(
     kind: str, strategy: str, temperature: float, target: Path, tmp_path: Path
 ) -> None:
