@@ -43,7 +43,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-class Head(NamedTuple):
+class MeasuredHead(NamedTuple):
     name: str
     method: str
     folder: str
@@ -121,7 +121,7 @@ def held_out(options: argparse.Namespace, found: Sources) -> dict[str, list[Body
 # Heads ----------------------------------------------------------------------------------------------------
 
 
-def heads_of(folders: Sequence[str]) -> list[Head]:
+def heads_of(folders: Sequence[str]) -> list[MeasuredHead]:
     """Named by their methods where that tells them apart, otherwise with their folders' paths, too."""
     paths = [Path(folder).expanduser().resolve() for folder in folders]
     if missing := [str(path) for path in paths if not path.is_dir()]:
@@ -130,7 +130,7 @@ def heads_of(folders: Sequence[str]) -> list[Head]:
     methods = [method_of(str(path), cache) for path in paths]
     alike = len(set(methods)) < len(methods)
     return [
-        Head(f"{method} {path}" if alike else method, method, str(path))
+        MeasuredHead(f"{method} {path}" if alike else method, method, str(path))
         for method, path in zip(methods, paths, strict=True)
     ]
 
@@ -163,7 +163,7 @@ def settings(options: argparse.Namespace, folder: str) -> Figures:
     return told | {"draft_model": folder or "none"} | dict(each.split("=", 1) for each in options.setting)
 
 
-def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head], trees: bool = False) -> list[Way]:
+def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[MeasuredHead], trees: bool = False) -> list[Way]:
     """Methods without a network on the server without a head; heads on theirs, alone and with auto."""
     told: list[Way] = []
     for name in names:

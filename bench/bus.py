@@ -49,7 +49,7 @@ class Pull(msgspec.Struct, frozen=True, array_like=True):
 CODEC_TABLE = {"ping": Ping, "pull": Pull}
 
 
-class Echo(Actor):
+class EchoActor(Actor):
     handlers: ClassVar = {Ping: "ping"}
     streams: ClassVar = {Pull: "pull"}
 
@@ -154,7 +154,7 @@ def _server(pipe: Connection, folder: str) -> None:
 async def _serve(pipe: Connection, folder: str) -> None:
     node = _node("bench-server")
     await node.start(f"ipc://{Path(folder) / 'server.sock'}")
-    await node.spawn(Echo(), "echo")
+    await node.spawn(EchoActor(), "echo")
     pipe.send(node.endpoint)
     await asyncio.to_thread(pipe.recv)
     await node.stop(timeout=2.0)

@@ -45,7 +45,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-class Block(NamedTuple):
+class ComparedBlock(NamedTuple):
     """`speed`: tokens a second; 0 where a request failed."""
 
     speed: float
@@ -54,12 +54,12 @@ class Block(NamedTuple):
     failed: int
 
 
-class Cell(NamedTuple):
+class ComparedCell(NamedTuple):
     """`weight`: its share of the time. `measure`: one block on one mesh; `turn` chooses the requests."""
 
     name: str
     weight: float
-    measure: Callable[[RunningMesh, int], Block]
+    measure: Callable[[RunningMesh, int], ComparedBlock]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def cells_of(options: argparse.Namespace) -> list[Cell]:
+def cells_of(options: argparse.Namespace) -> list[ComparedCell]:
     names = options.workloads.split(",")
     if unknown := set(names) - set(WORKLOADS):
         raise SystemExit(f"no workload named {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
@@ -102,7 +102,8 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
             for method in options.methods.split(","):
                 name = f"{workload}, {at_a_time} at a time, {method}"
                 # A block of many takes longer: it needs more time for as many pairs.
-                found.append(Cell(name, 1 + at_a_time / 16, blocks(workload, at_a_time, method, options.tokens, name)))
+                turns = blocks(workload, at_a_time, method, options.tokens, name)
+                found.append(ComparedCell(name, 1 + at_a_time / 16, turns))
     return found
 
 
@@ -124,13 +125,15 @@ def both(old: Checkout, settings: dict[str, Any]) -> Iterator[list[RunningMesh]]
         yield meshes
 
 
-def pairs(cell: Cell, meshes: Sequence[RunningMesh], seconds: float, most: int) -> list[tuple[Block, Block]]:
+def pairs(
+    cell: ComparedCell, meshes: Sequence[RunningMesh], seconds: float, most: int
+) -> list[tuple[ComparedBlock, ComparedBlock]]:
     """(old, new) of each turn, after a block of each that is not kept: it warms caches and what a method measures.
     Another pair begins while at least half of it, by the mean of those before, fits into the time."""
     began = time.monotonic()
     for mesh in meshes:
         cell.measure(mesh, 0)
-    found: list[tuple[Block, Block]] = []
+    found: list[tuple[ComparedBlock, ComparedBlock]] = []
     while len(found) < min(LEAST_PAIRS, most) or (len(found) < most and _has_time(began, seconds, len(found))):
         turn = len(found)
         blocks = {}
@@ -147,7 +150,9 @@ def _has_time(began: float, seconds: float, done: int) -> bool:
     return spent + spent / (done + 1) / 2 < seconds
 
 
-def blocks(workload: str, at_a_time: int, method: str, tokens: int, salt: str) -> Callable[[RunningMesh, int], Block]:
+def blocks(
+    workload: str, at_a_time: int, method: str, tokens: int, salt: str
+) -> Callable[[RunningMesh, int], ComparedBlock]:
     """Every turn has other requests, and both meshes get the same in a turn."""
     size = max(at_a_time, ONE_BY_ONE)
 
@@ -156,7 +161,7 @@ def blocks(workload: str, at_a_time: int, method: str, tokens: int, salt: str) -
         longest = min(tokens, body["max_tokens"])
         return {**body, **wish, "cache_salt": salt_of(workload, salt, number), "max_tokens": longest}
 
-    def measure(mesh: RunningMesh, turn: int) -> Block:
+    def measure(mesh: RunningMesh, turn: int) -> ComparedBlock:
         first = turn * size
         bodies = WORKLOADS[workload].requests(first + size, SEED)[first:]
         with ThreadPoolExecutor(at_a_time) as callers:
@@ -173,19 +178,19 @@ def ask(mesh: RunningMesh, body: dict[str, Any]) -> Heard | None:
         return None
 
 
-def block_of(answers: list[Heard | None]) -> Block:
+def block_of(answers: list[Heard | None]) -> ComparedBlock:
     heard = [each for each in answers if each is not None]
     if len(heard) < len(answers):
-        return Block(0.0, 0.0, [], len(answers) - len(heard))
+        return ComparedBlock(0.0, 0.0, [], len(answers) - len(heard))
     seconds = max(each.ended for each in heard) - min(each.sent for each in heard)
     first = sum(each.first - each.sent for each in heard) / len(heard)
-    return Block(sum(each.tokens for each in heard) / seconds, first, [each.text for each in heard], 0)
+    return ComparedBlock(sum(each.tokens for each in heard) / seconds, first, [each.text for each in heard], 0)
 
 
 # Judging --------------------------------------------------------------------------------------------------
 
 
-def judged(seen: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
+def judged(seen: Sequence[tuple[ComparedBlock, ComparedBlock]]) -> dict[str, Any]:
     """Figures of a cell. A block in which a request failed has no speed, and its pair no ratio."""
     whole = [(old, new) for old, new in seen if old.speed and new.speed]
     figures: dict[str, Any] = {

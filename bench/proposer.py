@@ -24,7 +24,7 @@ import numpy as np
 
 from bench import replay
 from bench.kinds import KINDS, texts_of
-from bench.replay import Guess, Text
+from bench.replay import ReplayGuess, Text
 from bench.rows import ROOT
 from bench.shown import Shown
 from services.api.drafter import Draft, Drafter, DraftRequest
@@ -108,8 +108,9 @@ class OurGuesser:
     def guess(self, keys: Sequence[int]) -> Sequence[Draft]:
         return self._drafter.draft([DraftRequest(self._texts[key], self._longest) for key in keys])
 
-    def told(self, keys: Sequence[int], drafts: Sequence[Draft]) -> list[Guess]:
-        return [Guess(draft.tokens, list(itertools.accumulate(draft.confidence, operator.mul))) for draft in drafts]
+    def told(self, keys: Sequence[int], drafts: Sequence[Draft]) -> list[ReplayGuess]:
+        multiplied = [list(itertools.accumulate(draft.confidence, operator.mul)) for draft in drafts]
+        return [ReplayGuess(draft.tokens, each) for draft, each in zip(drafts, multiplied, strict=True)]
 
     def end(self, key: int) -> None:
         self.learn(key)

@@ -22,7 +22,7 @@ PROMPT = 200
 PIECE = 512
 
 
-class Guess(NamedTuple):
+class ReplayGuess(NamedTuple):
     """chances[i]: how probable it is that all up to tokens[i] stand; empty: it isn't said."""
 
     tokens: list[int]
@@ -42,7 +42,7 @@ class Guesser(Protocol):
     def guess(self, keys: Sequence[int]) -> list[Any]:
         """The same for a batch, and a guess for each, in whatever shape."""
 
-    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
+    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[ReplayGuess]:
         """In ours. Not timed."""
 
     def end(self, key: int) -> None:
@@ -80,9 +80,9 @@ def ends(text: Text, number: int) -> list[int]:
     return found[1:]
 
 
-def scheduled(guesser: Guesser, texts: Sequence[Text], batch: int) -> tuple[list[list[Guess]], dict[str, float]]:
+def scheduled(guesser: Guesser, texts: Sequence[Text], batch: int) -> tuple[list[list[ReplayGuess]], dict[str, float]]:
     """Every guesser sees the same steps, whatever it guesses: guesses by text and step, and the time of a step."""
-    guesses: list[list[Guess]] = [[] for _ in texts]
+    guesses: list[list[ReplayGuess]] = [[] for _ in texts]
     seconds: list[float] = []
     for begin in range(0, len(texts), batch):
         group = range(begin, min(len(texts), begin + batch))
@@ -106,7 +106,7 @@ def scheduled(guesser: Guesser, texts: Sequence[Text], batch: int) -> tuple[list
     return guesses, microseconds(seconds)
 
 
-def free(guesser: Guesser, texts: Sequence[Text], batch: int, cut: Callable[[Guess], int]) -> dict[str, float]:
+def free(guesser: Guesser, texts: Sequence[Text], batch: int, cut: Callable[[ReplayGuess], int]) -> dict[str, float]:
     """Every guesser goes as fast as its guesses let it, like a target that verifies `cut` tokens of each."""
     steps = drafted = accepted = 0
     for begin in range(0, len(texts), batch):
@@ -165,11 +165,11 @@ def figures_of(make: Callable[[dict[str, Any]], Guesser], job: dict[str, Any]) -
     return found
 
 
-def cutter(job: dict[str, Any]) -> Callable[[Guess], int]:
+def cutter(job: dict[str, Any]) -> Callable[[ReplayGuess], int]:
     """Up to where a draft is verified: as long as all of it stands with at least that chance, where that is known."""
     least = job.get("least_chance", 0.0)
 
-    def cut(guess: Guess) -> int:
+    def cut(guess: ReplayGuess) -> int:
         return next((at for at, chance in enumerate(guess.chances) if chance < least), len(guess.tokens))
 
     return cut

@@ -32,7 +32,7 @@ class Shown(NamedTuple):
     named: tuple[str, ...] = ()
 
 
-class Line(NamedTuple):
+class ShownLine(NamedTuple):
     name: str
     figure: Figures
 
@@ -41,12 +41,12 @@ class Line(NamedTuple):
 FORMS = {2: "{:.2f}–{:.2f}", 3: "{:.2f} ({:.2f}–{:.2f})"}
 
 
-def lines_of(shown: Shown, figures: dict[str, Any]) -> list[Line]:
+def lines_of(shown: Shown, figures: dict[str, Any]) -> list[ShownLine]:
     """Empty where the row is of a form that is no longer known."""
     found = []
     for names, figure in _led_to(figures, shown.lines.split(SEPARATOR) if shown.lines else []):
         names += [number(at(figure, field)) for field in shown.named]
-        found.append(Line(", ".join(names), figure))
+        found.append(ShownLine(", ".join(names), figure))
     known = [line for line in found if not shown.columns or any(cells(shown.columns, line, figures))]
     return [] if shown.named and any(not isinstance(line.figure, dict) for line in found) else known
 
@@ -74,12 +74,12 @@ def at(figure: Figures, path: str) -> Figures:
     return figure
 
 
-def cells(columns: Iterable[str], line: Line, figures: dict[str, Any]) -> list[str]:
+def cells(columns: Iterable[str], line: ShownLine, figures: dict[str, Any]) -> list[str]:
     """"" where there is no such figure."""
     return [_cell(column, line, figures) for column in columns]
 
 
-def _cell(column: str, line: Line, figures: dict[str, Any]) -> str:
+def _cell(column: str, line: ShownLine, figures: dict[str, Any]) -> str:
     paths, _, form = column.partition(":")
     found = []
     for path in paths.split("&"):
@@ -94,7 +94,7 @@ def _cell(column: str, line: Line, figures: dict[str, Any]) -> str:
     return format(found[0], form) if form else number(found[0])
 
 
-def of_names(lines: Sequence[Line]) -> dict[str, str]:
+def of_names(lines: Sequence[ShownLine]) -> dict[str, str]:
     """A column for each name."""
     return {name: name for line in lines for name in line.figure}
 

@@ -41,7 +41,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-class Case(NamedTuple):
+class Timed(NamedTuple):
     """`ways`: names of the worker's count that mean it. `bar_ms`: p50 that such a draft may add between two steps."""
 
     acceptance: float
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     bar_ms: float
 
 
-CASES = {"prepared": Case(1.0, ("kept", "ahead", "lease"), 0.1), "waited": Case(0.3, ("waited", "asked"), 0.35)}
+CASES = {"prepared": Timed(1.0, ("kept", "ahead", "lease"), 0.1), "waited": Timed(0.3, ("waited", "asked"), 0.35)}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def slept_ms(milliseconds: float) -> float:
     return round(statistics.median(took) * 1e3, 3)
 
 
-def in_turns(mesh: RunningMesh, case: Case, options: argparse.Namespace) -> dict[str, float]:
+def in_turns(mesh: RunningMesh, case: Timed, options: argparse.Namespace) -> dict[str, float]:
     drafting = {"method": options.method, "num_speculative_tokens": options.longest}
     # Accepted drafts give more tokens a step.
     tokens = {"naive": options.steps, "drafts": round(options.steps * (1 + case.acceptance * options.longest))}

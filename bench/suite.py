@@ -26,7 +26,7 @@ from bench import rows
 SHORT, FULL, ON_GPU = "short", "full", "on_gpu"
 
 
-class Part(NamedTuple):
+class SuitePart(NamedTuple):
     name: str
     flags: str
     seconds: int  # allowance
@@ -36,48 +36,48 @@ class Part(NamedTuple):
         return [self.name, *shlex.split(self.flags)]
 
 
-FORMS: dict[str, tuple[Part, ...]] = {
+FORMS: dict[str, tuple[SuitePart, ...]] = {
     # All that a change may make worse, in a quarter of an hour on two cores.
     SHORT: (
-        Part("engine", "--turns 20", 50),
-        Part("engine", "--turns 20 --dtype int8", 50),
-        Part("verify", "--turns 5", 80),
-        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 95),
-        Part("bus", "", 20),
-        Part("step_overhead", "--steps 150 --rounds 4", 65),
-        Part("mesh", "--seconds 8", 65),
-        Part("never_slower", "--workloads chat,edit --concurrency 1,4 --requests 10 --waves 4", 350),
-        Part("serving", "--rounds 2", 45),
-        Part("peers", "--rounds 1 --tokens 64", 60),
+        SuitePart("engine", "--turns 20", 50),
+        SuitePart("engine", "--turns 20 --dtype int8", 50),
+        SuitePart("verify", "--turns 5", 80),
+        SuitePart("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 95),
+        SuitePart("bus", "", 20),
+        SuitePart("step_overhead", "--steps 150 --rounds 4", 65),
+        SuitePart("mesh", "--seconds 8", 65),
+        SuitePart("never_slower", "--workloads chat,edit --concurrency 1,4 --requests 10 --waves 4", 350),
+        SuitePart("serving", "--rounds 2", 45),
+        SuitePart("peers", "--rounds 1 --tokens 64", 60),
     ),
     # What docs/results.md is best made of.
     FULL: (
-        Part("engine", "", 60),
-        Part("engine", "--dtype int8", 60),
-        Part("verify", "", 150),
-        Part("proposer", "", 900),
-        Part("bus", "", 20),
-        Part("step_overhead", "", 180),
-        Part("mesh", "", 120),
-        Part("serving", "", 180),
-        Part("never_slower", "", 2400),
-        Part("faults", "--workloads chat --waves 24", 700),
-        Part("peers", "", 240),
-        Part("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
+        SuitePart("engine", "", 60),
+        SuitePart("engine", "--dtype int8", 60),
+        SuitePart("verify", "", 150),
+        SuitePart("proposer", "", 900),
+        SuitePart("bus", "", 20),
+        SuitePart("step_overhead", "", 180),
+        SuitePart("mesh", "", 120),
+        SuitePart("serving", "", 180),
+        SuitePart("never_slower", "", 2400),
+        SuitePart("faults", "--workloads chat --waves 24", 700),
+        SuitePart("peers", "", 240),
+        SuitePart("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
     ),
     # In order of worth. What is wrong isn't worth timing: first the kernels are held to their references there, and the
     # texts to each other.
     ON_GPU: (
-        Part("gpu_environment", "", 45),
-        Part("parity", "--seconds 125", 130),
-        Part("gpu_law3", "", 80),
-        Part("gpu_steps", "", 35),
-        Part("gpu_verify", "", 40),
-        Part("gpu_decode", "", 30),
-        Part("gpu_attention", "", 25),
-        Part("gpu_runner", "", 35),
-        Part("gpu_prefill", "", 25),
-        Part("gpu_http", "", 90),
+        SuitePart("gpu_environment", "", 45),
+        SuitePart("parity", "--seconds 125", 130),
+        SuitePart("gpu_law3", "", 80),
+        SuitePart("gpu_steps", "", 35),
+        SuitePart("gpu_verify", "", 40),
+        SuitePart("gpu_decode", "", 30),
+        SuitePart("gpu_attention", "", 25),
+        SuitePart("gpu_runner", "", 35),
+        SuitePart("gpu_prefill", "", 25),
+        SuitePart("gpu_http", "", 90),
     ),
 }
 # Of all stages on a GPU.
@@ -97,8 +97,8 @@ class LeftOut(SystemExit):
     """Ends a benchmark that can't run here, with the reason: nothing failed."""
 
 
-class Ended(NamedTuple):
-    part: Part
+class StageEnd(NamedTuple):
+    part: SuitePart
     code: int
     seconds: float
     said: str
@@ -111,7 +111,7 @@ class Ended(NamedTuple):
         return f"died of signal {-self.code}" if self.code < 0 else ENDS.get(self.code, f"ended with {self.code}")
 
 
-def minutes(parts: Sequence[Part]) -> int:
+def minutes(parts: Sequence[SuitePart]) -> int:
     return -(-sum(part.seconds for part in parts) // 60)
 
 
@@ -147,7 +147,7 @@ def parser(form: str) -> argparse.ArgumentParser:
     return made
 
 
-def chosen(form: str, only: str) -> list[Part]:
+def chosen(form: str, only: str) -> list[SuitePart]:
     names = [name for name in only.split(",") if name]
     if unknown := set(names) - {part.name for part in FORMS[form]}:
         raise SystemExit(f"{form} has no part named {', '.join(sorted(unknown))}")
@@ -175,7 +175,7 @@ def make_page() -> None:
 # Running --------------------------------------------------------------------------------------------------
 
 
-def run(form: str, parts: Sequence[Part], folder: Path, options: argparse.Namespace) -> list[Ended]:
+def run(form: str, parts: Sequence[SuitePart], folder: Path, options: argparse.Namespace) -> list[StageEnd]:
     done = already(folder) if options.resume else set()
     slack = DRY_SLACK if options.dry_run else 1
     end = time.monotonic() + slack * 60 * (options.minutes if form == ON_GPU else minutes(parts) + 1)
@@ -197,7 +197,7 @@ def run(form: str, parts: Sequence[Part], folder: Path, options: argparse.Namesp
     return ended
 
 
-def more_flags(part: Part, folder: Path, options: argparse.Namespace) -> list[str]:
+def more_flags(part: SuitePart, folder: Path, options: argparse.Namespace) -> list[str]:
     found = [] if folder == rows.RESULTS else ["--results", str(folder.absolute())]
     found += ["--no-row"] * options.no_row + ["--dry-run"] * options.dry_run
     return found + (["--arctic", options.arctic] if part.name == "proposer" and options.arctic else [])
@@ -213,10 +213,10 @@ def already(folder: Path) -> set[str]:
     }
 
 
-def run_part(part: Part, command: Sequence[str], limit: float, begin: Begin, keep: bool) -> Ended:
+def run_part(part: SuitePart, command: Sequence[str], limit: float, begin: Begin, keep: bool) -> StageEnd:
     """`keep`: what it said, which is printed at its end."""
     if limit < min(LEAST_SECONDS, part.seconds):
-        return Ended(part, LEFT_OUT, 0.0, "there is no time left")
+        return StageEnd(part, LEFT_OUT, 0.0, "there is no time left")
     started = time.monotonic()
     with tempfile.TemporaryFile() as said:
         process = begin(command, said if keep else None)
@@ -229,7 +229,7 @@ def run_part(part: Part, command: Sequence[str], limit: float, begin: Begin, kee
             stop(process)
             raise
         said.seek(0)
-        return Ended(part, code, time.monotonic() - started, said.read().decode(errors="replace").strip())
+        return StageEnd(part, code, time.monotonic() - started, said.read().decode(errors="replace").strip())
 
 
 def start(command: Sequence[str], said: IO[bytes] | None, **environment: str) -> subprocess.Popen[bytes]:

@@ -81,7 +81,7 @@ def _call_us() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class VerifyCase:
     """One kind of question about so many rows of a step."""
 
     name: str
@@ -128,7 +128,7 @@ def _own_text(model: TorchModel, pages: list[int]) -> list[int]:
     return text
 
 
-def _work(model: TorchModel, name: str, step: ForwardRows, counts: Counter[int]) -> Work:
+def _work(model: TorchModel, name: str, step: ForwardRows, counts: Counter[int]) -> VerifyCase:
     """With a draft that stands to its end: what the rows choose, one after the other."""
     logits, rule = model.forward([step]).logits.clone(), RULES[name]
     seen = dict(counts) if rule.penalised else None
@@ -143,11 +143,11 @@ def _work(model: TorchModel, name: str, step: ForwardRows, counts: Counter[int])
     while len(draft) < len(step.tokens) - 1:
         answers = cpu.verify(logits, gather([asked(draft)], size))
         draft = answers.tokens[: int(answers.accepted[0]) + 1].tolist()
-    return Work(name, step, gather([asked(draft)], size), "logprobs" in name)
+    return VerifyCase(name, step, gather([asked(draft)], size), "logprobs" in name)
 
 
 def _take_turns(
-    model: TorchModel, works: list[Work], turns: int
+    model: TorchModel, works: list[VerifyCase], turns: int
 ) -> tuple[dict[int, float], dict[tuple[str, int], float]]:
     """Median milliseconds of a step by rows, and microseconds of what follows it by kind and rows."""
     steps: dict[int, list[float]] = {rows: [] for rows in ROWS}

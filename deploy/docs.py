@@ -214,7 +214,7 @@ def _doc(struct: Any) -> str:
 # Metrics --------------------------------------------------------------------------------------------------
 
 
-class Recorder(CollectorRegistry):
+class MetricRecorder(CollectorRegistry):
     """Records registered metrics in order."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ def metrics() -> str:
 
 def families(build: Callable[[CollectorRegistry], object]) -> list[tuple[str, str, tuple[str, ...], str]]:
     """(name as scraped, type, labels, help) of everything `build` registers."""
-    recorder = Recorder()
+    recorder = MetricRecorder()
     build(recorder)
     found = []
     for collector in recorder.found:

@@ -33,21 +33,21 @@ def panel(title: str, unit: str, *queries: Query, note: str = "", quiet: str = "
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     title: str
     panels: tuple[Panel, ...]
     numbers: bool = False
 
 
-def graphs(title: str, *panels: Panel) -> Row:
-    return Row(title, panels)
+def graphs(title: str, *panels: Panel) -> PanelRow:
+    return PanelRow(title, panels)
 
 
-def numbers(title: str, *panels: Panel) -> Row:
-    return Row(title, panels, numbers=True)
+def numbers(title: str, *panels: Panel) -> PanelRow:
+    return PanelRow(title, panels, numbers=True)
 
 
-def dashboard(name: str, title: str, rows: Iterable[Row]) -> dict[str, Any]:
+def dashboard(name: str, title: str, rows: Iterable[PanelRow]) -> dict[str, Any]:
     # Links to the other dashboards, with the same time range.
     others = {"type": "dashboards", "title": "specmesh", "tags": ["specmesh"], "asDropdown": True, "keepTime": True}
     return {
@@ -65,7 +65,7 @@ def dashboard(name: str, title: str, rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _panels(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+def _panels(rows: Iterable[PanelRow]) -> Iterator[dict[str, Any]]:
     y = 0
     for row in rows:
         yield {"type": "row", "title": row.title, "collapsed": False, "panels": [], "gridPos": _at(0, y, WIDTH, 1)}

@@ -51,7 +51,7 @@ HEADS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LockEntry:
     name: str
     version: str
     marker: str
@@ -83,12 +83,12 @@ def main() -> int:
     return 0
 
 
-def compiled(*extra: str) -> list[Entry]:
+def compiled(*extra: str) -> list[LockEntry]:
     """What pyproject.toml needs at the versions of constraints.txt. setuptools builds the project itself."""
     return list(needed(parse(uv("-c", str(ROOT / "constraints.txt"), str(ROOT / "pyproject.toml"), *extra))))
 
 
-def cpu_builds(version: str) -> list[Entry]:
+def cpu_builds(version: str) -> list[LockEntry]:
     """Those in TORCH_INDEX; without it those that are written already."""
     if index := os.environ.get("TORCH_INDEX"):
         return parse(uv("--no-deps", "--default-index", index, requirement=f"torch=={version}"))
@@ -110,23 +110,23 @@ def uv(*arguments: str, requirement: str = "setuptools") -> str:
     return done.stdout
 
 
-def parse(text: str) -> list[Entry]:
-    entries: list[Entry] = []
+def parse(text: str) -> list[LockEntry]:
+    entries: list[LockEntry] = []
     for line in text.splitlines():
         if found := ENTRY.match(line):
-            entries.append(Entry(found[1], found[2], found[3] or "", frozenset()))
+            entries.append(LockEntry(found[1], found[2], found[3] or "", frozenset()))
         elif (hash := HASH.search(line)) and entries:
             last = entries.pop()
-            entries.append(Entry(last.name, last.version, last.marker, last.hashes | {hash[1]}))
+            entries.append(LockEntry(last.name, last.version, last.marker, last.hashes | {hash[1]}))
     return entries
 
 
-def needed(entries: Iterable[Entry]) -> Iterable[Entry]:
+def needed(entries: Iterable[LockEntry]) -> Iterable[LockEntry]:
     """Without what other systems need; a marker that holds on all of ours is left out."""
     for each in entries:
         held = [not each.marker or Marker(each.marker).evaluate(where) for where in environments()]
         if any(held):
-            yield Entry(each.name, each.version, "" if all(held) else each.marker, each.hashes)
+            yield LockEntry(each.name, each.version, "" if all(held) else each.marker, each.hashes)
 
 
 def environments() -> list[dict[str, str]]:

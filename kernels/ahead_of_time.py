@@ -44,7 +44,7 @@ class Compilation:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CompiledFacts:
     name: str
     arch: int
     registers: int  # of a thread
@@ -61,7 +61,7 @@ def signature_of(kernel: Any, types: dict[str, str], constants: Iterable[str]) -
     return {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
 
 
-def compile_for(compilation: Compilation, arch: int) -> Facts:
+def compile_for(compilation: Compilation, arch: int) -> CompiledFacts:
     return aot_compile(
         compilation.kernel, compilation.signature, compilation.constants, arch,
         warps=compilation.warps, stages=compilation.stages, name=compilation.name, fp_fusion=compilation.fp_fusion,
@@ -79,7 +79,7 @@ def aot_compile(
     name: str = "",
     fp_fusion: bool = True,
     between: tuple[str, ...] = (),
-) -> Facts:
+) -> CompiledFacts:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -95,7 +95,7 @@ def aot_compile(
     unit = next((unit for unit in ("tcgen05.mma", "wgmma", "mma.sync") if unit in compiled.asm["ptx"]), "none")
     in_loops = _spills_in_loops(compiled.asm["sass"]) if spilled else 0
     inexact = tuple(sorted(set(_INEXACT.findall(compiled.asm["ptx"]))))
-    return Facts(
+    return CompiledFacts(
         name or kernel.__name__, arch, registers, spilled, in_loops, compiled.metadata.shared, unit.partition(".")[0],
         inexact,
     )  # fmt: skip

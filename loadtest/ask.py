@@ -15,7 +15,7 @@ MAX_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LoadRequest:
     """None means the request's own value, or else a default. Without `path` the body decides the route. `extra` is
     added to the body unchanged. Fields that some servers don't know are sent only if asked for. `own_salt`: each
     session gets a `cache_salt` that begins with it.
@@ -74,7 +74,7 @@ class Side:
     fields: Mapping[str, Any] = field(default_factory=dict)
     url: str = ""
 
-    def ask(self, common: Ask, salt: str, cold: bool = False) -> Ask:
+    def ask(self, common: LoadRequest, salt: str, cold: bool = False) -> LoadRequest:
         """Sides that set `speculation` get a `cache_salt` each, unless `salt` is empty. Otherwise the second side would
         find the prompts in the prefix cache and draft from the first side's answers. `cold`: each session gets one.
         A `cache_salt` among the fields takes the place of both."""

@@ -20,9 +20,9 @@ from loadtest.live import Lines, Live
 from loadtest.measure import Figures
 from loadtest.output import as_csv, as_json, as_lines, write
 from loadtest.page import page
-from loadtest.plan import Plan
+from loadtest.plan import LoadPlan
 from loadtest.report import tables
-from loadtest.run import Result, Show, run
+from loadtest.run import LoadResult, Show, run
 from loadtest.verdict import verdict
 
 OK, FAILED, BAD_USAGE, NO_SERVER, INTERRUPTED = 0, 1, 2, 3, 130
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _told(options, result, stopped_by)
 
 
-def _told(options: argparse.Namespace, result: Result, stopped_by: signal.Signals | None) -> int:
+def _told(options: argparse.Namespace, result: LoadResult, stopped_by: signal.Signals | None) -> int:
     """Writes and prints what was measured, and returns the exit code. Those who stop a run get what there is."""
     early = f"Stopped by {stopped_by.name}; what had ended until then counts. " if stopped_by else ""
     report = {"verdict": early + verdict(result.runs, result.comparisons), **_circumstances(options)}
@@ -73,7 +73,7 @@ def within(runs: Sequence[Figures], max_error_rate: float) -> bool:
     return all(run["requests"]["sent"] and run["requests"]["error_rate"] <= max_error_rate for run in runs)
 
 
-def _run(plan: Plan, quiet: bool) -> tuple[Result, signal.Signals | None]:
+def _run(plan: LoadPlan, quiet: bool) -> tuple[LoadResult, signal.Signals | None]:
     if quiet:
         return run_loop(_until_signal(plan, None, LINES_EVERY))
     view, every = (Live(sys.stderr), LIVE_EVERY) if sys.stderr.isatty() else (Lines(sys.stderr), LINES_EVERY)
@@ -83,7 +83,7 @@ def _run(plan: Plan, quiet: bool) -> tuple[Result, signal.Signals | None]:
         view.done()
 
 
-async def _until_signal(plan: Plan, show: Show | None, every: float) -> tuple[Result, signal.Signals | None]:
+async def _until_signal(plan: LoadPlan, show: Show | None, every: float) -> tuple[LoadResult, signal.Signals | None]:
     """The result, and the signal that ended the run early. A second signal ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     seen: list[signal.Signals] = []
@@ -111,7 +111,7 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(work)
 
 
-def _write(options: argparse.Namespace, report: Figures, result: Result) -> None:
+def _write(options: argparse.Namespace, report: Figures, result: LoadResult) -> None:
     several = {**report, "runs": result.runs, "comparisons": result.comparisons}
     if options.json:
         # The figures of a single run are at the top level.

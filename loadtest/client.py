@@ -49,16 +49,16 @@ class Origin:
         return cls(parts.hostname, parts.port or (443 if tls else 80), tls, prefix.removesuffix("/v1"))
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One TCP connection with one exchange at a time. Between exchanges it is in the client's pool."""
 
-    def __init__(self, now: Callable[[], float], on_idle_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, now: Callable[[], float], on_idle_lost: Callable[[ClientConnection], None]) -> None:
         self._now = now
         self._on_idle_lost = on_idle_lost
         self.transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
 
-    def send(self, exchange: Exchange, request: bytes) -> None:
+    def send(self, exchange: HttpExchange, request: bytes) -> None:
         assert self.transport is not None and self._exchange is None
         self._exchange = exchange
         self.transport.write(request)
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
             self._exchange.lost(exc, self._now())
 
 
-class Exchange:
+class HttpExchange:
     """One request on its connection. `finished` is set once, to True if the connection can be reused."""
 
     def __init__(self, abandon_after: int | None, outcome: Outcome, finished: asyncio.Future[bool]) -> None:
@@ -180,7 +180,7 @@ class Client:
         self.timeout = timeout
         self.connect_timeout = connect_timeout
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Connection] = []
+        self._idle: list[ClientConnection] = []
         self._head = _common_head(self.origin, api_key)
         self._tls = ssl.create_default_context() if self.origin.tls else None
 
@@ -211,7 +211,7 @@ class Client:
                 return self._never_started(outcome, "connect_timeout", detail)
             except OSError as problem:
                 return self._never_started(outcome, _connect_kind(problem), str(problem))
-            exchange = Exchange(abandon_after, outcome, self._loop.create_future())
+            exchange = HttpExchange(abandon_after, outcome, self._loop.create_future())
             await self._run(connection, exchange, request, abandon_within if abandon_after == 0 else None)
             if not (reused and not exchange.answered and outcome.error in ("closed", "reset")):
                 return outcome
@@ -235,17 +235,19 @@ class Client:
         while self._idle:
             self._idle.pop().abort()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         async with asyncio.timeout(self.connect_timeout):
             _, connection = await self._loop.create_connection(
-                lambda: Connection(self.now, self._forget), self.origin.host, self.origin.port, ssl=self._tls
+                lambda: ClientConnection(self.now, self._forget), self.origin.host, self.origin.port, ssl=self._tls
             )
         return connection
 
     def _request(self, line: str, headers: bytes, body: bytes) -> bytes:
         return line.encode() + b" HTTP/1.1\r\n" + self._head + headers + b"\r\n" + body
 
-    async def _run(self, connection: Connection, exchange: Exchange, request: bytes, walk_away: float | None) -> None:
+    async def _run(
+        self, connection: ClientConnection, exchange: HttpExchange, request: bytes, walk_away: float | None
+    ) -> None:
         timers = [self._loop.call_later(self.timeout, lambda: exchange.expire(self.now()))]
         if walk_away is not None:
             timers.append(self._loop.call_later(walk_away, lambda: exchange.abandon(self.now())))
@@ -266,7 +268,7 @@ class Client:
         outcome.error, outcome.detail, outcome.ended = kind, detail, self.now()
         return outcome
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ClientConnection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
 

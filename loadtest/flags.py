@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.arrivals import PROCESSES, Arrivals
-from loadtest.ask import CHAT, COMPLETIONS, MAX_TOKENS, Ask, side, speculation
+from loadtest.ask import CHAT, COMPLETIONS, MAX_TOKENS, LoadRequest, side, speculation
 from loadtest.assertions import assertion
 from loadtest.client import Origin
 from loadtest.objectives import PRESETS, objectives
-from loadtest.plan import Plan
+from loadtest.plan import LoadPlan
 from loadtest.workloads import NAMES, workload
 
 # Without warm-up the first side would pay for compilation and connections.
@@ -111,7 +111,7 @@ def _access_and_report(flag: Flag) -> None:
     flag("--quiet", action="store_true", help="print the verdict only")
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> LoadPlan:
     """Raises ValueError for flags that contradict each other."""
     _check(options)
     asked = workload(
@@ -130,12 +130,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
         duration=options.duration, seed=options.seed, burstiness=options.burstiness, times=asked.times,
         speed=options.trace_speed,
     )  # fmt: skip
-    ask = Ask(
+    ask = LoadRequest(
         path=PATHS[options.endpoint], model=options.model, max_tokens=options.max_tokens,
         temperature=options.temperature, seed=options.seed, ignore_eos=options.ignore_eos,
         token_ids=options.token_ids,        speculation=options.speculation, extra=options.extra_body,
     )  # fmt: skip
-    return Plan(
+    return LoadPlan(
         url=options.url, ask=ask, workload=asked, arrivals=arrivals,
         points=tuple(points) if len(points) > 1 else (), sides=tuple(side(text) for text in options.ab),
         block=options.ab_block, shared_cache=options.shared_cache, cold=options.cold,

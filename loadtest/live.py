@@ -19,7 +19,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HISTORY, RECENT = 30, 40, 500
 
 
-class Counts:
+class LiveCounts:
     """What was seen of a point at each look."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Lines:
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
-        self._counts = Counts()
+        self._counts = LiveCounts()
 
     def __call__(self, progress: Progress) -> None:
         self._counts.add(progress)
@@ -73,7 +73,7 @@ class Live:
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
         self._lines = 0
-        self._counts = Counts()
+        self._counts = LiveCounts()
 
     def __call__(self, progress: Progress) -> None:
         self._counts.add(progress)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from loadtest.plots import STYLE, Axis, Line, plot
+from loadtest.plots import STYLE, Axis, PlotLine, plot
 from loadtest.report import ratio, texts
 from loadtest.verdict import headline
 
@@ -111,7 +111,7 @@ def _latencies(runs: Sequence[Figures]) -> list[str]:
             if values := run["quantiles_s"].get(name):
                 share = 100.0 / (len(values) - 1)
                 points = [(value * 1e3, place * share) for place, value in enumerate(values)]
-                lines.append(Line(run["title"] or "all", points))
+                lines.append(PlotLine(run["title"] or "all", points))
         if lines:
             # Gaps within a chunk are 0 and can't be shown on a logarithmic axis.
             drawn.append(plot(title, Axis("ms", log=True), Axis("% took at most", low=0.0, high=100.0), lines))
@@ -128,7 +128,7 @@ def _sweeps(runs: Sequence[Figures]) -> list[str]:
         for side, mine in _by_side(runs).items():
             kept = [run for run in mine if run[f"{name}_s"]]
             points = [(run["throughput"]["output_tokens_per_s"], run[f"{name}_s"]["p99"] * 1e3) for run in kept]
-            lines.append(Line(side or "p99", points, marks=True, labels=[f"{_load(run):g}" for run in kept]))
+            lines.append(PlotLine(side or "p99", points, marks=True, labels=[f"{_load(run):g}" for run in kept]))
         drawn.append(plot(f"Throughput and {title} (p99), by load", Axis("tokens/s"), Axis("ms", log=True), lines))
     return drawn
 
@@ -142,7 +142,7 @@ def _crossovers(rows: Sequence[Figures]) -> list[str]:
         seen = [(_load(row), headline(row)) for row in rows if row["other"] == other]
         found = sorted(((at, row) for at, row in seen if row), key=lambda pair: pair[0])
         band = [(at, row["low"], row["high"]) for at, row in found if row["low"] is not None]
-        lines.append(Line(other, [(at, row["ratio"]) for at, row in found], band, marks=True))
+        lines.append(PlotLine(other, [(at, row["ratio"]) for at, row in found], band, marks=True))
     across = Axis("requests/s" if rows[0]["load"]["open_loop"] else "requests at a time", log=True)
     title = f"Times as fast as {rows[0]['first']}, by load"
     return [plot(title, across, Axis("times as fast"), lines, level=1.0)]
@@ -154,7 +154,7 @@ def _positions(runs: Sequence[Figures]) -> list[str]:
         shares = (run.get("acceptance") or {}).get("by_position") or []
         if shares:
             points = [(float(place), 100.0 * share) for place, share in enumerate(shares, 1)]
-            lines.append(Line(run["title"] or "all", points, marks=True))
+            lines.append(PlotLine(run["title"] or "all", points, marks=True))
     if not lines:
         return []
     up = Axis("% of drafts that long", low=0.0, high=100.0)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from loadtest.arrivals import Arrivals
-from loadtest.ask import Ask, Side
+from loadtest.ask import LoadRequest, Side
 from loadtest.objectives import Objectives
 from loadtest.workloads.session import Workload
 
@@ -17,11 +17,11 @@ LEAST_REQUESTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """`points` are the rates, or else the concurrencies, of a sweep; they replace the value in `arrivals`."""
 
     url: str
-    ask: Ask
+    ask: LoadRequest
     workload: Workload
     arrivals: Arrivals
     points: tuple[float, ...] = ()

@@ -30,7 +30,7 @@ svg .title { font-weight: 600; font-size: 13px; }
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """Points in drawing order. `band`: (x, low, high) around them. `marks`: draw a dot at each point."""
 
     name: str
@@ -57,7 +57,7 @@ class Axis:
         return (value - low) / (high - low)
 
 
-def plot(title: str, x: Axis, y: Axis, lines: Sequence[Line], level: float | None = None) -> str:
+def plot(title: str, x: Axis, y: Axis, lines: Sequence[PlotLine], level: float | None = None) -> str:
     """`level`: a thin horizontal line for reference. Without points, returns a sentence."""
     values = [point for line in lines for point in line.points if _fits(point, x, y)]
     if not values:
@@ -145,7 +145,7 @@ def _number(value: float) -> str:
 # Lines ----------------------------------------------------------------------------------------------------
 
 
-def _drawn(line: Line, number: int, x: Axis, y: Axis, across: Range, up: Range) -> list[str]:
+def _drawn(line: PlotLine, number: int, x: Axis, y: Axis, across: Range, up: Range) -> list[str]:
     colour = f"var(--line-{number % COLOURS})"
     places = [(_x(x, a, across), _y(y, b, up)) for a, b in line.points if _fits((a, b), x, y)]
     parts = []
@@ -174,7 +174,7 @@ def _dash(number: int) -> str:
     return f'stroke-dasharray="{dash}"' if dash else ""
 
 
-def _legend(line: Line, number: int) -> str:
+def _legend(line: PlotLine, number: int) -> str:
     """Two entries in a row, below the plot."""
     left, top = LEFT + (number % 2) * (WIDTH - LEFT) // 2, HEIGHT + (number // 2) * LEGEND_LINE + 6
     return (

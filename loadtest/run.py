@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import orjson
 
 from loadtest.arrivals import Arrivals, Send, drive
-from loadtest.ask import MAX_TOKENS, Ask, Side
+from loadtest.ask import MAX_TOKENS, LoadRequest, Side
 from loadtest.client import Client, ServerUnusable
 from loadtest.comparison import Block, compare
 from loadtest.measure import Figures, summarise
 from loadtest.outcome import Outcome
-from loadtest.plan import ALONE, BLOCK_SECONDS, Plan
+from loadtest.plan import ALONE, BLOCK_SECONDS, LoadPlan
 from loadtest.server_metrics import Sample, counted, merged, parse
 from loadtest.token_times import tokens_of
 from loadtest.watch import Watch
@@ -41,7 +41,7 @@ class Load:
     """One side at one point, and its outcomes so far."""
 
     side: Side
-    ask: Ask
+    ask: LoadRequest
     client: Client
     watch: Watch
     outcomes: list[Outcome] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoadResult:
     """`runs`: one for each side and point; `comparisons`: each other side with the first, at each point."""
 
     runs: list[Figures]
@@ -74,15 +74,15 @@ Show = Callable[[Progress], None]
 
 
 async def run(
-    plan: Plan, show: Show | None = None, every: float = 1.0, stop: asyncio.Event | None = None
-) -> Result:
+    plan: LoadPlan, show: Show | None = None, every: float = 1.0, stop: asyncio.Event | None = None
+) -> LoadResult:
     """Warms up, runs and measures. `stop`: ends the run early; what was measured before is the result. Raises
     ServerUnusable without a usable server."""
     stop = stop or asyncio.Event()
     cold = plan.cold or (plan.workload.cold and not plan.shared_cache)
     salt = f"load {secrets.token_hex(4)}" if cold or (len(plan.sides) > 1 and not plan.shared_cache) else ""
     clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
-    result = Result([], [], [])
+    result = LoadResult([], [], [])
     try:
         asks = [await _named(side.ask(plan.ask, salt, cold), client) for side, client in _both(plan, clients)]
         for (_, client), ask in zip(_both(plan, clients), asks, strict=True):
@@ -124,11 +124,11 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
     return None if working.cancelled() else working.result()
 
 
-def _both(plan: Plan, clients: Sequence[Client]) -> list[tuple[Side, Client]]:
+def _both(plan: LoadPlan, clients: Sequence[Client]) -> list[tuple[Side, Client]]:
     return list(zip(plan.each_side, clients, strict=True))
 
 
-async def _named(ask: Ask, client: Client) -> Ask:
+async def _named(ask: LoadRequest, client: Client) -> LoadRequest:
     return ask if ask.model or "model" in ask.extra else replace(ask, model=await first_model(client))
 
 
@@ -140,7 +140,7 @@ async def first_model(client: Client) -> str:
         raise ServerUnusable(f"{client.url}: GET /v1/models: no model in the answer; name one with --model") from None
 
 
-async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
+async def _warm_up(plan: LoadPlan, ask: LoadRequest, client: Client) -> None:
     """Sends requests that are not measured, to fill caches and open connections. Their indices are not used again."""
     if not plan.warmup:
         return
@@ -155,7 +155,7 @@ async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
 # One point ------------------------------------------------------------------------------------------------
 
 
-async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: int) -> int:
+async def _point(plan: LoadPlan, arrivals: Arrivals, loads: Sequence[Load], first: int) -> int:
     """Returns the first unused index."""
     # Generate listed prompts before the clock starts, so that this doesn't delay reading answers.
     plan.workload.session(first + (arrivals.requests or MADE_BEFORE) - 1)
@@ -175,7 +175,7 @@ async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: i
     return first + done
 
 
-def block_size(plan: Plan, arrivals: Arrivals) -> int:
+def block_size(plan: LoadPlan, arrivals: Arrivals) -> int:
     """One request with a single caller; otherwise enough requests to reach the load."""
     if plan.block or arrivals.process == "trace":
         return plan.block or len(arrivals.times)
@@ -184,7 +184,7 @@ def block_size(plan: Plan, arrivals: Arrivals) -> int:
     return 1 if arrivals.concurrency == 1 else 2 * arrivals.concurrency
 
 
-async def _block(plan: Plan, arrivals: Arrivals, load: Load, first: int) -> None:
+async def _block(plan: LoadPlan, arrivals: Arrivals, load: Load, first: int) -> None:
     begin, before = load.client.now(), len(load.outcomes)
     async with load.watch:
         await drive(arrivals, _sender(plan, load), now=load.client.now, first=first)
@@ -192,7 +192,7 @@ async def _block(plan: Plan, arrivals: Arrivals, load: Load, first: int) -> None
     load.blocks.append(Block(tokens, load.client.now() - begin))
 
 
-def _sender(plan: Plan, load: Load) -> Send:
+def _sender(plan: LoadPlan, load: Load) -> Send:
     """Sends a session turn by turn; each answer becomes part of the next request."""
     closed = not plan.arrivals.open_loop
 
@@ -221,7 +221,7 @@ def _sender(plan: Plan, load: Load) -> Send:
     return send
 
 
-async def _request(plan: Plan, load: Load, body: Body, index: int, scheduled: float, *, keep_text: bool) -> Outcome:
+async def _request(plan: LoadPlan, load: Load, body: Body, index: int, scheduled: float, *, keep_text: bool) -> Outcome:
     leave = leaves_after(plan.disconnect, index, plan.ask.seed, plan.ask.max_tokens or MAX_TOKENS)
     path, request = load.ask.request(body, index)
     load.running += 1
@@ -244,7 +244,9 @@ def leaves_after(share: float, index: int, seed: int, max_tokens: int) -> int | 
 # Results --------------------------------------------------------------------------------------------------
 
 
-def _conclude(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], server: Figures | None, result: Result) -> None:
+def _conclude(
+    plan: LoadPlan, arrivals: Arrivals, loads: Sequence[Load], server: Figures | None, result: LoadResult
+) -> None:
     for load in loads:
         figures = summarise(load.outcomes, load.watch.wall, plan.limits)
         shape = {"open_loop": arrivals.open_loop, "process": arrivals.process if arrivals.open_loop else "closed"}
@@ -286,7 +288,9 @@ async def _counted(urls: tuple[str, ...], before: Sequence[dict[Sample, float]])
     return merged(counted(old, new) for old, new in zip(before, after, strict=True))
 
 
-async def _report(plan: Plan, arrivals: Arrivals, number: int, loads: Sequence[Load], show: Show, every: float) -> None:
+async def _report(
+    plan: LoadPlan, arrivals: Arrivals, number: int, loads: Sequence[Load], show: Show, every: float
+) -> None:
     began = loads[0].client.now()
     while True:
         await asyncio.sleep(every)

@@ -16,7 +16,7 @@ from models.errors import ModelError
 from models.folder_headers import FolderHeaders
 from models.parameters import parameter_count
 from models.sources import check_folder, read_json
-from models.spec import Attention, LatentAttention, Linear, Network, Norm, Router
+from models.spec import Attention, ExpertRouter, LatentAttention, Linear, Network, Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _check(item: Any, headers: FolderHeaders) -> None:
         headers.check_linear(item)
     elif isinstance(item, Norm):
         headers.check_floats(f"{item.name}.weight", item.width)
-    elif isinstance(item, Router) and item.bias:
+    elif isinstance(item, ExpertRouter) and item.bias:
         headers.check_floats(item.bias, *(item.bias_shape or (item.experts,)))
 
 

@@ -23,7 +23,7 @@ EXECUTORS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExecutorChoice:
     name: str
     executor: Any  # the class
     because: str  # "": the fastest there is
@@ -34,7 +34,7 @@ class Choice:
         return "int8" if self.name == "compiled" and dtype == "bfloat16" else dtype
 
 
-def check_kv_dtype(choice: Choice, network: Network, kv_dtype: str) -> None:
+def check_kv_dtype(choice: ExecutorChoice, network: Network, kv_dtype: str) -> None:
     """Raises `ModelError` where the pages can't be kept so."""
     if not kv_dtype:
         return
@@ -44,7 +44,7 @@ def check_kv_dtype(choice: Choice, network: Network, kv_dtype: str) -> None:
         raise ModelError("kv_cache_dtype fp8: latents are kept in the model's dtype", "use kv_cache_dtype auto")
 
 
-def choose(name: str, network: Network, dtype: str) -> Choice:
+def choose(name: str, network: Network, dtype: str) -> ExecutorChoice:
     """`name` of EXECUTORS, or auto. Raises `ModelError` when what was asked for can't be had."""
     if name != "auto":
         if name == "triton" and interpreter.in_use():
@@ -54,14 +54,14 @@ def choose(name: str, network: Network, dtype: str) -> Choice:
             why = _why_not(name, network, dtype)
         if why:
             raise ModelError(f"executor {name}: {why}", "use executor auto")
-        return Choice(name, executor_class(name), "")
+        return ExecutorChoice(name, executor_class(name), "")
     reasons: list[str] = []
     for candidate in EXECUTORS:
         why = _why_not(candidate, network, dtype)
         if not why:
             # A machine without a GPU lacks nothing that it could have.
             told = [reason for reason in reasons if not reason.startswith("triton: there is no GPU")]
-            return Choice(candidate, executor_class(candidate), "; ".join(told))
+            return ExecutorChoice(candidate, executor_class(candidate), "; ".join(told))
         reasons.append(f"{candidate}: {why}")
     raise ModelError(f"nothing here runs this model ({'; '.join(reasons)})", "use another dtype")
 

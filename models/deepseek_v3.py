@@ -6,9 +6,9 @@ The layer behind the last, which predicts a further token (num_nextn_predict_lay
 from __future__ import annotations
 
 from models.config import Fields, yarn_magnitude
-from models.layers.dense import Sizes, decoder, layer_norms, mlp
+from models.layers.dense import DenseSizes, decoder, layer_norms, mlp
 from models.layers.sparse import chosen, experts, router_linear
-from models.spec import Experts, LatentAttention, Layer, Linear, Network, Norm, Part, Router
+from models.spec import ExpertRouter, Experts, LatentAttention, Layer, Linear, Network, Norm, Part
 
 # Of the norms within the attention, whatever rms_norm_eps says.
 _INNER_EPSILON = 1e-6
@@ -30,7 +30,7 @@ def sparse_layer(fields: Fields, name: str) -> Layer:
     return _layer(fields, _read_sizes(fields), name, sparse=True)
 
 
-def _layer(fields: Fields, sizes: Sizes, name: str, *, sparse: bool) -> Layer:
+def _layer(fields: Fields, sizes: DenseSizes, name: str, *, sparse: bool) -> Layer:
     before_attention, before_mlp = layer_norms(sizes, name)
     wide = f"{name}mlp."
     return Layer(
@@ -49,11 +49,11 @@ def _refuse_what_is_not_computed(fields: Fields) -> None:
     fields.refuse_unless("num_key_value_heads", fields.count("num_attention_heads"))
 
 
-def _read_sizes(fields: Fields) -> Sizes:
+def _read_sizes(fields: Fields) -> DenseSizes:
     heads, turning = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim")
     if turning % 2:
         fields.refuse("qk_rope_head_dim", "an even number")
-    return Sizes(
+    return DenseSizes(
         hidden=fields.count("hidden_size"),
         layers=fields.count("num_hidden_layers"),
         heads=heads,
@@ -64,7 +64,7 @@ def _read_sizes(fields: Fields) -> Sizes:
     )
 
 
-def _attention(fields: Fields, sizes: Sizes, name: str) -> LatentAttention:
+def _attention(fields: Fields, sizes: DenseSizes, name: str) -> LatentAttention:
     latent, value = fields.count("kv_lora_rank"), fields.count("v_head_dim")
     biased = fields.flag("attention_bias")
     rank = fields.count("q_lora_rank") if fields.given("q_lora_rank") else 0
@@ -99,13 +99,13 @@ def _scale(fields: Fields, head_dim: int) -> float:
     return head_dim**-0.5 * magnitude**2
 
 
-def _experts(fields: Fields, sizes: Sizes, name: str) -> Experts:
+def _experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
     count = fields.count("n_routed_experts")
     groups = fields.count("n_group", 1, limit=count)
     if count % groups:
         fields.refuse("n_group", f"a divisor of {count}")
     top_groups = fields.count("topk_group", 1, limit=groups)
-    router = Router(
+    router = ExpertRouter(
         linear=router_linear(sizes.hidden, count, name),
         experts=count,
         top_k=chosen(fields, "num_experts_per_tok", count // groups * top_groups),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from models.config import Fields
 from models.ernie4_5 import DEFAULTS
-from models.layers.dense import Sizes, attention, decoder, layer_norms, mlp, read_sizes
+from models.layers.dense import DenseSizes, attention, decoder, layer_norms, mlp, read_sizes
 from models.layers.sparse import chosen, experts, router_linear
-from models.spec import Experts, Layer, Network, Router
+from models.spec import ExpertRouter, Experts, Layer, Network
 
 
 def network(fields: Fields) -> Network:
@@ -40,9 +40,9 @@ def _sparse_layers(fields: Fields, layers: int) -> set[int]:
     return {index for index in range(layers) if first <= index <= last and (index + 1) % interval == 0}
 
 
-def _experts(fields: Fields, sizes: Sizes, name: str) -> Experts:
+def _experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
     count = fields.count("moe_num_experts")
-    router = Router(
+    router = ExpertRouter(
         linear=router_linear(sizes.hidden, count, name),
         experts=count,
         top_k=chosen(fields, "moe_k", count),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.errors import ModelError
-from models.quantized.format import FLOATS, Format, Layout, Matrix, Wanted
+from models.quantized.format import FLOATS, Format, Layout, Matrix, WantedFormat
 from models.quantized.registry import format_of
 from models.sources import read_json, weight_files
 from models.spec import Cut, Linear, Part
@@ -36,7 +36,7 @@ class FolderHeaders:
         self.tensors |= headers
         self.file_of |= dict.fromkeys(headers, path)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: WantedFormat) -> None:
         """Whether a tensor is there and as it should be. Raises `ModelError`."""
         name, header = wanted.name, self.tensors.get(wanted.name)
         if header is None:
@@ -50,7 +50,7 @@ class FolderHeaders:
             raise ModelError(f"{self.folder}: tensor {name} is {header.dtype}", f"readable: {', '.join(wanted.dtypes)}")
 
     def check_floats(self, name: str, *shape: int) -> None:
-        self.check(Wanted(name, (shape,), FLOATS))
+        self.check(WantedFormat(name, (shape,), FLOATS))
 
     def check_linear(self, linear: Linear) -> None:
         for part in linear.parts:
@@ -67,7 +67,7 @@ class FolderHeaders:
             raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
         if layout is not None:
             return True, layout
-        return False, {"weight": Wanted(f"{matrix.name}.weight", ((matrix.outputs, matrix.inputs),), FLOATS)}
+        return False, {"weight": WantedFormat(f"{matrix.name}.weight", ((matrix.outputs, matrix.inputs),), FLOATS)}
 
     def coded_bytes(self, linear: Linear) -> int:
         """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""

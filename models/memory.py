@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
-from models.spec import Attention, Experts, LatentAttention, Linear, Network, Norm, Router
+from models.spec import Attention, ExpertRouter, Experts, LatentAttention, Linear, Network, Norm
 
 FLOAT32 = 4
 # Bytes of a number of a linear, and of what is read and written around it.
@@ -68,7 +68,7 @@ def weight_bytes(network: Network, kept: Kept) -> int:
 def _bytes_of(item: Any, kept: Kept) -> float:
     if isinstance(item, Norm):
         return item.width * FLOAT32
-    if isinstance(item, Router):
+    if isinstance(item, ExpertRouter):
         return (item.linear.outputs * item.linear.inputs + item.experts) * FLOAT32
     if isinstance(item, LatentAttention):
         return item.kv_up.outputs * item.kv_up.inputs * kept.head
@@ -83,7 +83,8 @@ def _parts_of(item: Any) -> Iterator[Any]:
     """Every dataclass in it, itself first; not the linears that their owner counts."""
     if is_dataclass(item):
         yield item
-        left_out = {"linear"} if isinstance(item, Router) else {"kv_up"} if isinstance(item, LatentAttention) else set()
+        is_latent = isinstance(item, LatentAttention)
+        left_out = {"linear"} if isinstance(item, ExpertRouter) else {"kv_up"} if is_latent else set()
         for field in fields(item):
             if field.name not in left_out:
                 yield from _parts_of(getattr(item, field.name))

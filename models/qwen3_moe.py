@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from models.config import Fields
-from models.layers.dense import Sizes, attention, decoder, layer_norms, mlp, read_sizes
+from models.layers.dense import DenseSizes, attention, decoder, layer_norms, mlp, read_sizes
 from models.layers.sparse import chosen, experts, router_linear
-from models.spec import Experts, Layer, Network, Router
+from models.spec import ExpertRouter, Experts, Layer, Network
 
 
 def network(fields: Fields) -> Network:
@@ -37,10 +37,10 @@ def _dense_layers(fields: Fields, layers: int) -> set[int]:
     return {index for index in range(layers) if index in named or (index + 1) % step}
 
 
-def _experts(fields: Fields, sizes: Sizes, name: str) -> Experts:
+def _experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
     # Two names of one field.
     count = fields.count("num_experts" if fields.given("num_experts") else "num_local_experts")
-    router = Router(
+    router = ExpertRouter(
         linear=router_linear(sizes.hidden, count, name),
         experts=count,
         top_k=chosen(fields, "num_experts_per_tok", count),

@@ -133,7 +133,7 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class ExpertRouter:
     """Which experts a row goes to, and with what weights.
 
     scores = softmax or sigmoid of the linear's float32 output; chosen are the top_k of scores (+ correction bias),
@@ -161,7 +161,7 @@ class Router:
 class Experts:
     """The router chooses among all; `experts` are those from `first` on."""
 
-    router: Router
+    router: ExpertRouter
     experts: tuple[Mlp, ...]
     shared: Mlp | None = None
     first: int = 0

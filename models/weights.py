@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from models import spec
 from models.errors import ModelError
 from models.folder_headers import OTHER_MODEL, FolderHeaders, of_axis, whole_of
-from models.quantized.format import FLOATS, Wanted
+from models.quantized.format import FLOATS, WantedFormat
 from models.quantized.share import read_share
 from models.quantized.stored import StoredLinear, StoredPart
 
@@ -42,12 +42,12 @@ class Weights:
     def take(self, name: str, *shape: int, rows: range | None = None) -> torch.Tensor:
         """The tensor as it is stored, or some of its rows. Raises `ModelError` when it is missing, of another shape or
         no float."""
-        self._headers.check(Wanted(name, (shape,), FLOATS))
+        self._headers.check(WantedFormat(name, (shape,), FLOATS))
         return self._values(name, *(() if rows is None else (slice(rows.start, rows.stop),)))
 
     def take_ids(self, name: str, count: int) -> torch.Tensor:
         """A tensor of `count` int64. Raises `ModelError`."""
-        return self._get(Wanted(name, ((count,),), ("I64",)))
+        return self._get(WantedFormat(name, ((count,),), ("I64",)))
 
     def linear(self, linear: spec.Linear) -> StoredLinear:
         """The weights of all parts. Raises `ModelError` that names the tensor or the field that is wrong."""
@@ -65,7 +65,7 @@ class Weights:
     def number_bytes(self, name: str) -> int:
         return self._headers.number_bytes(name)
 
-    def _get(self, wanted: Wanted) -> torch.Tensor:
+    def _get(self, wanted: WantedFormat) -> torch.Tensor:
         self._headers.check(wanted)
         return self._values(wanted.name)
 

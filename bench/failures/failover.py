@@ -42,7 +42,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-class Heard(NamedTuple):
+class FailoverHeard(NamedTuple):
     text: str
     gap: float
     error: str = ""
@@ -76,7 +76,7 @@ def struck(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Str
     calm, _ = together(mesh, options, lambda: None)
     figures: dict[str, Any] = {"calm": told(calm, calm)}
     for fault, strike in faults.items():
-        heard: list[Heard] = []
+        heard: list[FailoverHeard] = []
         seen: list[float] = []
         for _ in range(options.times):
             more, after = together(mesh, options, functools.partial(strike, mesh))
@@ -87,7 +87,7 @@ def struck(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Str
     return figures
 
 
-def told(heard: list[Heard], calm: list[Heard]) -> dict[str, Any]:
+def told(heard: list[FailoverHeard], calm: list[FailoverHeard]) -> dict[str, Any]:
     gaps = sorted(each.gap for each in heard)
     return {
         "failed": sum(bool(each.error) for each in heard),
@@ -107,19 +107,21 @@ def missed(figures: dict[str, Any]) -> Iterator[str]:
             yield f"{fault}: {name} is {seen[name]}, the bar is {most}"
 
 
-def together(mesh: RunningMesh, options: argparse.Namespace, strike: Callable[[], Any]) -> tuple[list[Heard], Any]:
+def together(
+    mesh: RunningMesh, options: argparse.Namespace, strike: Callable[[], Any]
+) -> tuple[list[FailoverHeard], Any]:
     """All streams at once, and what `strike` says, which is called when they are under way."""
     under_way = threading.Semaphore(0)
 
-    def listen(number: int) -> Heard:
+    def listen(number: int) -> FailoverHeard:
         prompt = f"Story number {number}: once upon a time there was a {number} and then another {number}"
         body = {"model": NAME, "prompt": prompt, "max_tokens": options.tokens, "ignore_eos": True, "temperature": 0}
         try:
             found = chunks(mesh.port, body, came=under_way.release)
         except (OSError, Refused) as failure:
-            return Heard("", 0.0, str(failure) or type(failure).__name__)
+            return FailoverHeard("", 0.0, str(failure) or type(failure).__name__)
         gaps = [later - before for before, later in itertools.pairwise(found.at)]
-        return Heard(found.text, max(gaps, default=0.0), "" if found.ended else "the stream has no end")
+        return FailoverHeard(found.text, max(gaps, default=0.0), "" if found.ended else "the stream has no end")
 
     with ThreadPoolExecutor(options.streams) as callers:
         running = [callers.submit(listen, number) for number in range(options.streams)]

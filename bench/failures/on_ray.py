@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any
 
-from bench.failures.failover import NAME, Heard, together, told
+from bench.failures.failover import NAME, FailoverHeard, together, told
 from bench.failures.ray_machines import kill_machine, three_machines
 from bench.running_mesh import MeshFailed, free_ports, running_mesh
 from bench.shown import Shown
@@ -92,7 +92,7 @@ def deaths(options: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = MOCK if options.engine == "mock" else {"threads": 1}
     # What was learned in the calm run would end every answer before the death.
     settings = {**settings, "served_model_name": NAME, "method": "ngram", "workers": WORKERS}
-    chance, seen, heard = random.Random(options.seed), list[Death](), list[Heard]()
+    chance, seen, heard = random.Random(options.seed), list[Death](), list[FailoverHeard]()
     with three_machines() as cluster, mesh_on_ray(cluster.address, **settings) as mesh:
         ray_cluster.connect(cluster.address)
         link = ray_cluster.find_keeper()

@@ -56,7 +56,7 @@ def missed(figures: dict[str, Any]) -> list[str]:
 def layer_us(sequences: int, context: int, queries: int, layers: int, turns: int, where: torch.device) -> float:
     from kernels.paged_attention import fused
     from kernels.paged_attention.plan import plan
-    from kernels.paged_attention.work import Partials, Work
+    from kernels.paged_attention.work import AttentionWork, Partials
 
     pages, rows = -(-context // PAGE_TOKENS), sequences * queries
     cache = [
@@ -68,7 +68,7 @@ def layer_us(sequences: int, context: int, queries: int, layers: int, turns: int
     tables = torch.arange(sequences * pages, dtype=torch.int32, device=where).view(sequences, pages)
     first = context - queries
     positions = torch.arange(first, context, dtype=torch.int32, device=where).repeat(sequences)
-    work, partials = Work(rows, SLOTS, where), Partials.make(SLOTS, HEADS, HEAD_DIM, where)
+    work, partials = AttentionWork(rows, SLOTS, where), Partials.make(SLOTS, HEADS, HEAD_DIM, where)
     limits = fused.sizes(asked, cache[0][0], SLOTS)
     work.put(plan(limits, [n * queries for n in range(sequences)], [queries] * sequences, [first] * sequences))
 

@@ -33,7 +33,7 @@ DRY = Wanted(dtype="float32", executor="triton", page_tokens=16, kv_cache_mb=1, 
 
 
 @dataclass(slots=True)
-class Answers:
+class GpuAnswers:
     texts: list[list[int]]  # what was generated
     steps: int = 0
     accepted: int = 0
@@ -65,12 +65,12 @@ class InProcess:
     def generate(
         self, prompts: Sequence[list[int]], tokens: int, drafts: Drafts = lambda _number, _text: NO_DRAFT,
         sampling: Sequence[Sampling] = (), chunk: int = 1 << 20,
-    ) -> Answers:  # fmt: skip
+    ) -> GpuAnswers:  # fmt: skip
         """`tokens` for each prompt; prompts are computed in chunks of that size. `sampling`: of each; (): greedy."""
         running = self._admitted(prompts, tokens)
         new = [self._new(each, sampling[each.number] if sampling else Sampling()) for each in running]
         texts: list[list[int]] = [[] for _ in prompts]
-        answers = Answers(texts)
+        answers = GpuAnswers(texts)
         while running:
             items = [self._item(each, drafts, chunk, tokens) for each in running]
             prompts_left = any(each.computed < each.prompt_tokens for each in running)

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.checkout import user_cache
 from bench.gpu import in_process, stage
-from bench.gpu.in_process import Answers, InProcess
+from bench.gpu.in_process import GpuAnswers, InProcess
 from bench.shown import Shown
 from services.api.sampling import Sampling
 
@@ -78,7 +78,7 @@ def compared(loop: InProcess, asked: list[list[int]], tokens: int) -> dict[str, 
 
 def _ways(
     loop: InProcess, asked: list[list[int]], tokens: int, alone: list[list[int]], rules: list[Sampling]
-) -> Iterator[tuple[str, Answers]]:
+) -> Iterator[tuple[str, GpuAnswers]]:
     yield "in a batch", loop.generate(asked, tokens, sampling=rules)
     yield "in chunks of 7", loop.generate(asked, tokens, sampling=rules, chunk=7)
     for way, drafts in (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import in_process, law3, stage
-from bench.gpu.in_process import Answers, InProcess
+from bench.gpu.in_process import GpuAnswers, InProcess
 from bench.shown import Shown
 from kernels import launch
 
@@ -58,7 +58,7 @@ def spoken(loop: InProcess, count: int, tokens: int, prompt: int) -> dict[str, A
     return {way: told(answers) for way, answers in ways.items()}
 
 
-def told(answers: Answers) -> dict[str, Any]:
+def told(answers: GpuAnswers) -> dict[str, Any]:
     step_ms = [seconds * 1e3 for seconds in answers.step_seconds]
     return {
         "tokens_per_s": round(answers.tokens_per_second, 1),

@@ -103,7 +103,7 @@ def call_us(copies: list[torch.Tensor], rule: Rule, sequences: int, drafts: int,
 
 def prepared(
     copies: list[torch.Tensor], rule: Rule, sequences: int, drafts: int
-) -> Iterator[tuple[torch.Tensor, Questions, fused.Workspace, fused.Needs]]:
+) -> Iterator[tuple[torch.Tensor, Questions, fused.Workspace, fused.Launches]]:
     work = None
     for logits in copies:
         likely = logits.view(sequences, drafts + 1, -1).argmax(-1)[:, :-1].tolist()

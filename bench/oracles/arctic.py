@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-from bench.replay import Guess, Text, figures_of
+from bench.replay import ReplayGuess, Text, figures_of
 
 LONGEST_TEXT = 1 << 17
 
@@ -61,8 +61,8 @@ class ArcticGuesser:
             found.append(self._cache.speculate(key, pattern, max_spec_tokens=self._longest, **how))
         return found
 
-    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
-        return [Guess(draft.token_ids, draft.probs) for draft in guesses]
+    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[ReplayGuess]:
+        return [ReplayGuess(draft.token_ids, draft.probs) for draft in guesses]
 
     def end(self, key: int) -> None:
         # The last tokens of a text bring no guess any more.

@@ -77,7 +77,7 @@ def drawn(declared: Any, seed: int) -> Tensors:
     for item in parts_of(declared):
         if isinstance(item, spec.Norm):
             found[f"{item.name}.weight"] = 1 + 0.1 * noise(item.width)
-        elif isinstance(item, spec.Router) and item.bias:
+        elif isinstance(item, spec.ExpertRouter) and item.bias:
             found[item.bias] = 0.1 * noise(item.experts)
         elif isinstance(item, spec.Linear):
             for part in item.parts:

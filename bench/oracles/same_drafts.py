@@ -43,7 +43,7 @@ SHOWN = (
 
 
 @dataclass(slots=True)
-class Answer:
+class DraftedAnswer:
     """`drafts` by length of the text before them, `seconds` from the prompt to the end."""
 
     prompt: list[int]
@@ -93,7 +93,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return said | {"longest": options.longest, "prompts": len(asked)} | found
 
 
-def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.Namespace) -> tuple[str, list[Answer]]:
+def in_vllm(
+    model: Path, head: Path, asked: list[list[int]], options: argparse.Namespace
+) -> tuple[str, list[DraftedAnswer]]:
     job = {"model": str(model), "prompts": asked, "tokens": options.tokens, "eager": options.eager,
            "all_positions": options.all_positions,
            "speculative": speculative_config(options.method, model, head, options.longest),
@@ -124,10 +126,10 @@ def speculative_config(method: str, model: Path, head: Path, longest: int) -> di
     return config if head == model else config | {"model": str(head.resolve())}
 
 
-def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]], seconds: float = 0.0) -> Answer:
+def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]], seconds: float = 0.0) -> DraftedAnswer:
     """Drafts in their order, which come behind the prompt's first answer token, and then behind what was accepted of
     the last one and the token after it."""
-    found = Answer(prompt, ids, seconds=seconds)
+    found = DraftedAnswer(prompt, ids, seconds=seconds)
     at = len(prompt) + 1
     for draft in drafts:
         if at > len(found.text):
@@ -137,7 +139,7 @@ def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]], secon
     return found
 
 
-def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[Answer]:
+def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[DraftedAnswer]:
     """Through the worker's own engine."""
     from services.api.messages import Sampling
     from services.training.offline import OfflineEngine, runner_with_head
@@ -159,10 +161,10 @@ def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.
         seen.clear()
         engine, began = OfflineEngine(runner, options.method), time.perf_counter()
         [done] = engine.run({0: prompt}, Sampling(max_tokens=options.tokens))
-        yield Answer(prompt, done.ids, dict(seen), time.perf_counter() - began)
+        yield DraftedAnswer(prompt, done.ids, dict(seen), time.perf_counter() - began)
 
 
-def compared(theirs: Sequence[Answer], ours: Sequence[Answer]) -> dict[str, Any]:
+def compared(theirs: Sequence[DraftedAnswer], ours: Sequence[DraftedAnswer]) -> dict[str, Any]:
     """Of a draft that one side cut short because the answer ends, the tokens that both have."""
     drafts = tokens = equal = 0
     different: set[int] = set()
@@ -189,13 +191,13 @@ def compared(theirs: Sequence[Answer], ours: Sequence[Answer]) -> dict[str, Any]
     return found | rates | speeds | {"missed": missed}
 
 
-def _speed(answers: Sequence[Answer]) -> float:
+def _speed(answers: Sequence[DraftedAnswer]) -> float:
     """Without the first prompt, behind which loops may be compiled."""
     seconds = sum(each.seconds for each in answers[1:])
     return sum(len(each.ids) for each in answers[1:]) / seconds if seconds else 0.0
 
 
-def _mean_accepted(answers: Sequence[Answer]) -> float:
+def _mean_accepted(answers: Sequence[DraftedAnswer]) -> float:
     """Tokens of a draft; those at the end of an answer count only as far as it goes, and one behind its end, which only
     vLLM makes, not at all."""
     counts = [

@@ -49,7 +49,7 @@ class Lengths(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SimulatedRequest:
     arrived: float
     caller: int
     # The shared beginning, its pages, and pages of its own behind it.
@@ -74,7 +74,7 @@ def recorded(path: Path = RECORDED) -> list[Lengths]:
     return kept
 
 
-def traffic(rate: float, groups: int, seed: int, lengths: Sequence[Lengths]) -> Iterator[Request]:
+def traffic(rate: float, groups: int, seed: int, lengths: Sequence[Lengths]) -> Iterator[SimulatedRequest]:
     """Requests of `groups` shared beginnings, popular by rank, each with text of its own behind it. Lengths are drawn
     from those that were recorded, so that they have their spread and belong together."""
     draw = random.Random(seed)
@@ -88,10 +88,10 @@ def traffic(rate: float, groups: int, seed: int, lengths: Sequence[Lengths]) -> 
         prompt, answer = lengths[int(draw.random() * len(lengths))]
         own = prompt // PAGE
         key = keys[group] or (draw.getrandbits(64) if own else None)
-        yield Request(now, int(draw.random() * CALLERS), group, shared[group], own, key, answer)
+        yield SimulatedRequest(now, int(draw.random() * CALLERS), group, shared[group], own, key, answer)
 
 
-class Worker:
+class SimulatedWorker:
     """A queue, SLOTS places, and a prefix cache: beginnings with their pages, least recently used first. Prompts are
     computed one after the other; each running sequence gets a token a step, or more with drafts."""
 
@@ -99,9 +99,9 @@ class Worker:
 
     def __init__(self, mesh: Mesh, number: int) -> None:
         self.mesh, self.number, self.name = mesh, number, f"worker-{number}"
-        self.waiting: deque[Request] = deque()
+        self.waiting: deque[SimulatedRequest] = deque()
         # In the order in which they began: a set's order is that of addresses, which no seed repeats.
-        self.running: dict[Request, None] = {}
+        self.running: dict[SimulatedRequest, None] = {}
         self.cache: OrderedDict[int, int] = OrderedDict()
         self.cached = self.serial = 0
         self.prefill_free = 0.0
@@ -111,18 +111,18 @@ class Worker:
     def load(self) -> int:
         return len(self.waiting) + len(self.running)
 
-    def take(self, request: Request) -> None:
+    def take(self, request: SimulatedRequest) -> None:
         self.waiting.append(request)
         self._start()
 
-    def wake(self, request: Request) -> None:
+    def wake(self, request: SimulatedRequest) -> None:
         """Its answer ends, unless it was lost meanwhile."""
         if request.ends == self.mesh.now and request in self.running:
             del self.running[request]
             self.mesh.ended_at(request)
             self._start()
 
-    def lose(self) -> list[tuple[Request, bool]]:
+    def lose(self) -> list[tuple[SimulatedRequest, bool]]:
         """Everything, each with whether it had begun; those go on where they were."""
         lost = [(request, True) for request in self.running] + [(request, False) for request in self.waiting]
         for request in self.running:
@@ -145,7 +145,7 @@ class Worker:
             request.ends = self.prefill_free + request.tokens * STEP / TOKENS_A_STEP
             mesh.at(request.ends, "wake", (self, request))
 
-    def hits(self, request: Request) -> int:
+    def hits(self, request: SimulatedRequest) -> int:
         """How many of its pages are cached; now all of them are. Pages of its own are nobody else's, but take room."""
         found = request.shared if request.group in self.cache else 0
         if found:
@@ -168,7 +168,7 @@ class Mesh:
     """`policy`: ring, round_robin or least. `times`: queue times by the second in which they began."""
 
     def __init__(self, workers: int, streamers: int, policy: str, limit: int) -> None:
-        self.workers = [Worker(self, number) for number in range(workers)]
+        self.workers = [SimulatedWorker(self, number) for number in range(workers)]
         self.by_name = {worker.name: worker for worker in self.workers}
         self.policy, self.limit = policy, limit
         self.routers = [Router() for _ in range(streamers)]
@@ -198,7 +198,7 @@ class Mesh:
             router.set(told)
         self.names = list(told)
 
-    def choose(self, request: Request) -> str | None:
+    def choose(self, request: SimulatedRequest) -> str | None:
         self.turn += 1
         if self.policy == "round_robin":
             return self.names[self.turn % len(self.names)]
@@ -211,7 +211,7 @@ class Mesh:
         self.routed += 1
         return found
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, request: SimulatedRequest) -> None:
         held = self.held[request.caller] + 1
         if self.total >= self.limit or above_share(held, self.total + 1, len(self.held), self.limit):
             self.refused += 1
@@ -222,7 +222,7 @@ class Mesh:
         self.budgets[request.streamer].first(self.now)
         self.send(request)
 
-    def send(self, request: Request) -> None:
+    def send(self, request: SimulatedRequest) -> None:
         name = self.choose(request)
         worker = self.by_name[name] if name is not None else None
         if worker is None or not worker.alive:
@@ -235,24 +235,24 @@ class Mesh:
 
     # Workers --------------------------------------------------------------------------------------------------
 
-    def began(self, request: Request, pages: int, hits: int, at: float) -> None:
+    def began(self, request: SimulatedRequest, pages: int, hits: int, at: float) -> None:
         """Its prompt has been computed at that time, but for the pages that were cached."""
         self.pages += pages
         self.cached += hits
         self.times.setdefault(int(self.now), array("d")).append(at - request.arrived)
 
-    def ended_at(self, request: Request) -> None:
+    def ended_at(self, request: SimulatedRequest) -> None:
         self.leave(request)
         self._gone(request)
         self.ended += 1
 
-    def _gone(self, request: Request) -> None:
+    def _gone(self, request: SimulatedRequest) -> None:
         self.total -= 1
         self.held[request.caller] -= 1
         if not self.held[request.caller]:
             del self.held[request.caller]
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: SimulatedRequest) -> None:
         self.routers[request.streamer].add(self.workers[request.worker].name, -1)
 
     def lose(self, share: float, seed: int) -> None:
@@ -273,7 +273,7 @@ class Mesh:
 
     # Time -----------------------------------------------------------------------------------------------------
 
-    def run(self, requests: Iterator[Request], count: int, lost_at: float = 0.0) -> None:
+    def run(self, requests: Iterator[SimulatedRequest], count: int, lost_at: float = 0.0) -> None:
         """Until that many have arrived and all have ended. `lost_at`: when a fifth of the workers is lost; 0: never."""
         coming, arrived = next(requests), 0
         self.at(0.0, "table")

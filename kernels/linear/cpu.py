@@ -283,7 +283,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LinearPlaces:
     """Addresses of what says which rows are whose; each row of the step stands at `top_k` places."""
 
     starts: int  # int32 [experts + 1]: the first place of each expert, and the end of the last
@@ -298,7 +298,7 @@ def linear(
     dtype: torch.dtype,
     ending: str = STORE,
     rows_at: int = ROWS,
-    places: Places | None = None,
+    places: LinearPlaces | None = None,
     threads: int = 1,
     portable: bool = False,
 ) -> Op:

@@ -26,7 +26,7 @@ _ALIGNMENT = 4096
 _HUGE_PAGE = 2 << 20
 
 
-class Memory:
+class PackedMemory:
     """Hands out pieces of large areas that the system may back with huge pages: fewer misses in address translation."""
 
     def __init__(self, area: int = 64 << 20) -> None:
@@ -78,7 +78,7 @@ def pack(
     bias: torch.Tensor | None = None,
     scales: torch.Tensor | Sequence[torch.Tensor] | None = None,
     gated: bool = False,
-    memory: Memory | None = None,
+    memory: PackedMemory | None = None,
 ) -> PackedWeight:
     """`weight` [N, K] in a float dtype, or in int8 with `scales` [N] for kind int8. A sequence: experts, no bias."""
     weights = [weight] if isinstance(weight, torch.Tensor) else weight
@@ -88,7 +88,7 @@ def pack(
     blocks = -(-outputs // (BLOCK // 2 if gated else BLOCK))
     per = PER_WORD[kind]
     steps = -(-inputs // per)
-    room = (memory or Memory()).take(len(weights) * blocks * steps * BLOCK * 4)
+    room = (memory or PackedMemory()).take(len(weights) * blocks * steps * BLOCK * 4)
     packed = room.view(_DTYPES[kind]).view(len(weights), blocks, steps, BLOCK, per)
     starts = torch.zeros(len(weights), blocks * BLOCK, dtype=torch.int32)
     columns = []

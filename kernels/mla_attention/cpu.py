@@ -25,7 +25,7 @@ import torch
 from kernels.cpu_program import ROWS, Op, op, op_chunks
 from kernels.cpu_vectors import bits_of_float, float_in, load_i32, store_i32, word
 from kernels.linear.cpu import Rows, linear
-from kernels.linear.packing import Memory, PackedWeight, pack
+from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.mla_attention.reference import split_up
 from kernels.norm_rope_act.cpu_rows import rms_norm
 from kernels.paged_attention.cpu_ops import HeadNorm, Places, Shape, Workspace, attention_ops
@@ -143,7 +143,7 @@ class LatentWeights:
     value: PackedWeight  # of a head: latent -> value
 
     @classmethod
-    def of(cls, shape: LatentShape, kv_up: torch.Tensor, memory: Memory | None = None) -> LatentWeights:
+    def of(cls, shape: LatentShape, kv_up: torch.Tensor, memory: PackedMemory | None = None) -> LatentWeights:
         """kv_up [heads·(nope + value), latent]."""
         key_up, value_up = split_up(kv_up, shape.heads, shape.nope_dim)
         return cls(

@@ -19,9 +19,9 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, ceil_div, launch, multiprocessors, power_of_two
 from kernels.mla_attention.reference import absorb, expand, split_up
-from kernels.paged_attention.fused import LOG2_E, Shape, join_planned, sees, step
+from kernels.paged_attention.fused import LOG2_E, FusedShape, join_planned, sees, step
 from kernels.paged_attention.plan import ITEM, Sizes, plan, shared_prefixes
-from kernels.paged_attention.work import Partials, Work
+from kernels.paged_attention.work import AttentionWork, Partials
 
 # The linear halves of latent attention are matrix products; libraries have them.
 __all__ = ["absorb", "attend", "attend_planned", "expand", "split_up"]
@@ -122,15 +122,15 @@ def attend_kernel(
                         tl.store(out + at * LATENT + d[None, :], result, mask=whole)
 
 
-def shape(latent_dim: int, heads: int, dtype: torch.dtype, arch: int) -> Shape:
+def shape(latent_dim: int, heads: int, dtype: torch.dtype, arch: int) -> FusedShape:
     """One for every step, as in paged_attention. A latent's tile is wide, so there are few of its rows."""
     if dtype == torch.float32:
-        return Shape(16, 16, 8, 1, 1)
+        return FusedShape(16, 16, 8, 1, 1)
     # A stage more fits on sm_90 only: sm_100 keeps sums in shared memory on their way to its tensor memory.
-    return Shape(64, 32, 8, 5 if 90 <= arch < 100 else 4, 1)
+    return FusedShape(64, 32, 8, 5 if 90 <= arch < 100 else 4, 1)
 
 
-def _group(heads: int, chosen: Shape) -> int:
+def _group(heads: int, chosen: FusedShape) -> int:
     return min(heads, chosen.m, HEADS_AT_ONCE)
 
 
@@ -164,7 +164,7 @@ def attend_planned(
     positions: torch.Tensor,  # [R] int32
     scale: float,
     latent_dim: int,
-    work: Work,  # a plan made for `sizes` of the same arguments
+    work: AttentionWork,  # a plan made for `sizes` of the same arguments
     partials: Partials,
     waiting: Waiting,
     out: torch.Tensor,  # [R, heads, latent]: rows of the plan are written
@@ -209,7 +209,7 @@ def attend(
     starts = [int(positions[first]) for first in bounds[:-1]]
     pages = tables.cpu().numpy()
     shared = shared_prefixes(pages, starts, latents.shape[1], split) if cascade else []
-    work = Work(len(queries), slots, device)
+    work = AttentionWork(len(queries), slots, device)
     work.put(plan(sizes(queries, latent_dim, slots, split=split), bounds[:-1], counts, starts, shared))
     out = torch.empty(len(queries), heads, latent_dim, dtype=queries.dtype, device=device)
     attend_planned(
@@ -220,7 +220,7 @@ def attend(
 
 
 def _constants(
-    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, tree: bool, chosen: Shape
+    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, tree: bool, chosen: FusedShape
 ) -> dict[str, object]:
     assert split % chosen.n == 0
     return {

@@ -43,7 +43,7 @@ from kernels.cpu_vectors import (
     store_i32,
     word,
 )
-from kernels.linear.cpu import GATE, STORE, Places, Rows, linear, quantize_row
+from kernels.linear.cpu import GATE, STORE, LinearPlaces, Rows, linear, quantize_row
 from kernels.linear.packing import PackedWeight
 
 MOST_EXPERTS = 1024
@@ -457,7 +457,7 @@ def expert_ops(
 ) -> list[Op]:
     """residual[row] += Σ weight · down(silu(gate) · up) over the experts that `routed` names."""
     hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
-    quantized, places = gate_up.kind == "int8", Places(_at(routed.starts), _at(routed.chosen), routed.top_k)
+    quantized, places = gate_up.kind == "int8", LinearPlaces(_at(routed.starts), _at(routed.chosen), routed.top_k)
     assert (down.inputs, down.outputs, down.kind, down.experts) == (wide, hidden, gate_up.kind, gate_up.experts)
     assert quantized == buffers.quantized and gate_up.experts == routed.experts
     row_bytes = hidden if quantized else hidden * size

@@ -18,7 +18,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
-from kernels.paged_attention.work import Partials, Work
+from kernels.paged_attention.work import AttentionWork, Partials
 from kernels.quant.fused import from_e4m3
 
 LOG2_E = 1.4426950408889634
@@ -174,7 +174,7 @@ def join_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FusedShape:
     m: int
     n: int
     warps: int
@@ -182,17 +182,17 @@ class Shape:
     programs_per_multiprocessor: int
 
 
-def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> Shape:
+def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> FusedShape:
     """One for every step: which instructions multiply and in which order a row is summed hang on it. 64 rows fill one
     group of four warps, each row within one of them. The compiler takes two of the stages for the pages' numbers, which
     keys wait for; with 5 the copy of one block is under way while another is computed."""
     if dtype == torch.float32:
-        return Shape(power_of_two(group, 16), 32, 4, 2, 2)
+        return FusedShape(power_of_two(group, 16), 32, 4, 2, 2)
     m = power_of_two(group, 64)
     if power_of_two(head_dim, 16) > 128 or m > 64:
-        return Shape(m, 32, 8, 5, 1)
+        return FusedShape(m, 32, 8, 5, 1)
     # Two programs must find room beside each other.
-    return Shape(m, 32 if arch < 90 else 64, 4, 5, 2)
+    return FusedShape(m, 32 if arch < 90 else 64, 4, 5, 2)
 
 
 def sizes(
@@ -214,7 +214,7 @@ def attend_planned(
     tables: torch.Tensor,  # [S, width] int32
     positions: torch.Tensor,  # [R] int32
     scale: float,
-    work: Work,  # a plan made for `sizes` of the same arguments
+    work: AttentionWork,  # a plan made for `sizes` of the same arguments
     partials: Partials,
     out: torch.Tensor,  # [R, heads, D]: rows of the plan are written
     window: int = 0,
@@ -242,7 +242,7 @@ def attend_planned(
     join_planned(work, partials, out)
 
 
-def join_planned(work: Work, partials: Partials, out: torch.Tensor) -> None:
+def join_planned(work: AttentionWork, partials: Partials, out: torch.Tensor) -> None:
     if work.slots == 0:
         return
     heads, width = out.shape[1:]
@@ -278,7 +278,7 @@ def attend(
         row[: len(pages)] = pages
     padded = padded[[sequences[first] for first in firsts]]
     shared = shared_prefixes(padded, starts, keys.shape[2], split) if cascade else []
-    work = Work(len(queries), slots, device)
+    work = AttentionWork(len(queries), slots, device)
     work.put(plan(limits, firsts, counts, starts, shared))
     positions, seen, tree = list(places), None, None
     if ancestors is not None:
@@ -304,7 +304,7 @@ def runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def _constants(
     heads: int, kv_heads: int, head_dim: int, page_tokens: int, split: int, window: int, tree: bool,
-    chosen: Shape,
+    chosen: FusedShape,
 ) -> dict[str, int | bool | str]:  # fmt: skip
     assert split % chosen.n == 0
     return {

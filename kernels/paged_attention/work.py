@@ -12,7 +12,7 @@ import torch
 from kernels.paged_attention.plan import ITEM, JOIN, Plan
 
 
-class Work:
+class AttentionWork:
     """For at most `rows` rows and `slots` partial results. All in one piece of int32, copied at once:
 
     items, joins counted | items | item_rows | row_slots | joins

@@ -65,7 +65,7 @@ PROGRAMS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Launches:
     """Which launches a batch may need. Who made the rules knows; a launch that isn't needed only costs its time."""
 
     penalties: bool = True  # a rule penalises
@@ -86,7 +86,7 @@ class Needs:
         return self.sampled and self.judged
 
 
-EVERYTHING = Needs()
+EVERYTHING = Launches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def workspace_for(logits: torch.Tensor, questions: Questions) -> Workspace:
 
 
 def verify(
-    logits: torch.Tensor, questions: Questions, workspace: Workspace | None = None, needs: Needs = EVERYTHING
+    logits: torch.Tensor, questions: Questions, workspace: Workspace | None = None, needs: Launches = EVERYTHING
 ) -> Answers:
     """`logits` [R, V], float32 or bfloat16, are as they were afterwards, but not meanwhile. The answers lie in the
     workspace. A sequence whose edited scores don't fit into it is refused."""
@@ -192,7 +192,7 @@ class _Batch:
     logits: torch.Tensor
     questions: Questions
     work: Workspace
-    needs: Needs
+    needs: Launches
     rows: int
     sequences: int
 

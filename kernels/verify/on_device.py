@@ -20,7 +20,7 @@ import torch
 from kernels.device import Device, Stage, device_of
 from kernels.launch import ceil_div, only_compiling, power_of_two
 from kernels.verify import fused
-from kernels.verify.fused import Needs, Sizes, Workspace
+from kernels.verify.fused import Launches, Sizes, Workspace
 from kernels.verify.questions import (
     ACCEPT,
     ALL,
@@ -177,7 +177,7 @@ def _entries(questions: Questions) -> int:
     return entries
 
 
-def needs_of(questions: Questions) -> Needs:
+def needs_of(questions: Questions) -> Launches:
     """Which launches the rules need. They are read on the host: reading them on the device would wait for it."""
     words = questions.rules.numpy()
     floats = words.view(np.float32)
@@ -185,7 +185,7 @@ def needs_of(questions: Questions) -> Needs:
     filters = (words[:, TOP_K] > 0) | (floats[:, TOP_P] < 1.0) | (floats[:, FLOOR] > -math.inf)
     judged = (words[:, STRATEGY] != MATCH) & sampled | (words[:, ACCEPT] != NORMAL)
     penalties = (floats[:, REPETITION] != 1.0) | (floats[:, PRESENCE] != 0.0) | (floats[:, FREQUENCY] != 0.0)
-    return Needs(
+    return Launches(
         penalties=bool(penalties.any()),
         sampled=bool(sampled.any()),
         filters=bool((filters & sampled).any()),

@@ -14,7 +14,7 @@ import torch
 from kernels.cpu_program import ROWS, Op
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.linear.cpu import Rows, linear, quantize_rows
-from kernels.linear.packing import Memory, PackedWeight, pack
+from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
 from kernels.norm_rope_act.cpu_rows import clear, norm, tap
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
@@ -40,7 +40,7 @@ def activation_dtype(dtype: str) -> torch.dtype:
     return torch.bfloat16 if HAS_BFLOAT16_DOT and dtype != "float32" else torch.float32
 
 
-class Builder:
+class ModelBuilder:
     """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one].
 
     Buffers have room for the widest layer; rows of a narrower one are packed.
@@ -49,7 +49,7 @@ class Builder:
     def __init__(self, network: spec.Network, weights: Weights, options: Options, max_rows: int) -> None:
         self.network, self.weights, self.options = network, weights, options
         self.dtype, self.kind, self.threads = activation_dtype(options.dtype), options.dtype, options.threads
-        self.memory = Memory()
+        self.memory = PackedMemory()
         self.pages: list[torch.Tensor] = []
         self._max_rows = max_rows
         self._keeps: list[torch.Tensor] = []

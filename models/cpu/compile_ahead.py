@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.batch import Stretch, make_batch
-from models.choose import Choice
+from models.choose import ExecutorChoice
 from models.config import read_network
 from models.cpu.executor import CpuExecutor
 from models.executor import Options
@@ -61,7 +61,7 @@ def compile_all(dtype: str) -> None:
         _write(head, HEAD_CONFIG, _head_shapes())
         made = read_head("eagle3", head, network)
         assert isinstance(made, Head) and made.combine is not None and made.follows is not None
-        dtype = Choice("compiled", CpuExecutor, "").drafting_dtype(dtype)
+        dtype = ExecutorChoice("compiled", CpuExecutor, "").drafting_dtype(dtype)
         drafting = replace(options, dtype=dtype, taps=(made.follows,))
         weights = HeadWeights(Weights(head), Weights(model), made.shared, None, network.vocab_size)
         CpuExecutor.projection(made.combine, weights, drafting, torch.device("cpu"))(torch.ones(2, HIDDEN))

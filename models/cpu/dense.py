@@ -11,7 +11,7 @@ import torch
 from kernels.cpu_program import Op
 from kernels.linear.cpu import ADD, GATE, STORE, Rows
 from kernels.paged_attention.cpu_ops import Places, Shape, attention_ops
-from models.cpu.builder import Builder, Input
+from models.cpu.builder import Input, ModelBuilder
 from models.spec import Attention, Mlp
 
 
@@ -30,7 +30,7 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
     )
 
 
-def attention(builder: Builder, one: Attention, shape: Shape, x: Input) -> list[Op]:
+def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input) -> list[Op]:
     """From the normed rows `x` to the residual."""
     keys, values = (builder.make_pages(words) for words in shape.page_words)
     cos, sin = builder.rope_tables(one.rope)
@@ -46,7 +46,7 @@ def attention(builder: Builder, one: Attention, shape: Shape, x: Input) -> list[
     ]
 
 
-def mlp(builder: Builder, one: Mlp) -> list[Op]:
+def mlp(builder: ModelBuilder, one: Mlp) -> list[Op]:
     """From the normed rows to the residual."""
     gated = Rows(builder.gated[0].address, one.down.inputs * builder.dtype.itemsize)
     return [

@@ -12,11 +12,11 @@ import torch
 from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE
 from kernels.norm_rope_act.cpu_rows import take
-from models.cpu.builder import Builder
+from models.cpu.builder import ModelBuilder
 from models.spec import Fused, Given, Norm
 
 
-def entry(builder: Builder) -> list[Op]:
+def entry(builder: ModelBuilder) -> list[Op]:
     """The embeddings are in the residual."""
     one, width = builder.network.entry, builder.network.hidden_size
     if one is None:
@@ -37,7 +37,7 @@ def entry(builder: Builder) -> list[Op]:
     ]
 
 
-def second_half(builder: Builder, one: Norm | None) -> list[Op]:
+def second_half(builder: ModelBuilder, one: Norm | None) -> list[Op]:
     """What the first layer's attention reads behind a `Beside`: the residual, normed, joins the embedding in `pair`."""
     assert builder.pair is not None
     return [builder.half(one, second=True), *builder.quantize(builder.pair, 2 * builder.network.hidden_size)]

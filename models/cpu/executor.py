@@ -39,7 +39,7 @@ from kernels.cpu_program import (
 from kernels.kv_store.cpu import fork_op, layers_of, move
 from kernels.linear import cpu as linears
 from models.batch import Batch
-from models.cpu.builder import Builder
+from models.cpu.builder import ModelBuilder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
 from models.cpu.projection import CpuProjection
 from models.executor import Options, Output, PageTensor
@@ -64,7 +64,7 @@ class CpuExecutor:
         check_taps(options.taps, len(network.layers))
         self.parameters = parameter_count(network)
         self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype)})"
-        builder = Builder(network, weights, options, MAX_ROWS)
+        builder = ModelBuilder(network, weights, options, MAX_ROWS)
         built = build(builder)
         ops = [one for one in built if one is not None]
         linears.follow(ops)

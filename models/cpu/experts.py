@@ -15,8 +15,8 @@ from kernels.linear.cpu import STORE, Rows, linear
 from kernels.linear.packing import PackedWeight, pack
 from kernels.moe.cpu import MOST_EXPERTS, Routed, expert_ops, route_ops, widen_op
 from models.cpu import dense
-from models.cpu.builder import Builder
-from models.spec import Experts, Linear, Router
+from models.cpu.builder import ModelBuilder
+from models.spec import ExpertRouter, Experts, Linear
 
 
 def why_not(experts: Experts) -> str:
@@ -30,7 +30,7 @@ def why_not(experts: Experts) -> str:
     return ""
 
 
-def experts(builder: Builder, mlp: Experts) -> list[Op]:
+def experts(builder: ModelBuilder, mlp: Experts) -> list[Op]:
     """From the normed rows to the residual."""
     router, routed = mlp.router, builder.routed(mlp)
     plain, quantized = builder.normed
@@ -48,7 +48,7 @@ def experts(builder: Builder, mlp: Experts) -> list[Op]:
     ]  # fmt: skip
 
 
-def _route(builder: Builder, router: Router, routed: Routed) -> list[Op]:
+def _route(builder: ModelBuilder, router: ExpertRouter, routed: Routed) -> list[Op]:
     """In float32 whatever the model's dtype: a rounded score changes which experts a row gets."""
     plain, hidden = builder.normed[0], router.linear.inputs
     ops, address = [], plain.address
@@ -70,7 +70,7 @@ def _route(builder: Builder, router: Router, routed: Routed) -> list[Op]:
     )  # fmt: skip
 
 
-def _pack(builder: Builder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
+def _pack(builder: ModelBuilder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
     sources = [builder.source(one) for one in linears]
     scales = [scale for _, scale in sources]
     return pack(

@@ -11,7 +11,7 @@ import torch
 from kernels.cpu_program import Op
 from kernels.linear.cpu import ADD, STORE
 from kernels.mla_attention.cpu import LatentPlaces, LatentShape, LatentWeights, latent_attention_ops, norm_rows_op
-from models.cpu.builder import Builder
+from models.cpu.builder import ModelBuilder
 from models.spec import LatentAttention
 
 
@@ -30,7 +30,7 @@ def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> Latent
     )
 
 
-def latent_attention(builder: Builder, attention: LatentAttention, shape: LatentShape) -> list[Op]:
+def latent_attention(builder: ModelBuilder, attention: LatentAttention, shape: LatentShape) -> list[Op]:
     """From the normed rows to the residual."""
     keys, values = (builder.make_pages(words) for words in shape.attention.page_words)
     cos, sin = builder.rope_tables(attention.rope)
@@ -55,7 +55,7 @@ def latent_attention(builder: Builder, attention: LatentAttention, shape: Latent
     ]
 
 
-def _queries(builder: Builder, attention: LatentAttention, dtype: str) -> list[Op]:
+def _queries(builder: ModelBuilder, attention: LatentAttention, dtype: str) -> list[Op]:
     q = builder.shared("q", attention.q.outputs).rows
     if attention.q_down is None or attention.q_norm is None:
         return [builder.linear(builder.pack(attention.q), builder.normed, q, builder.dtype, STORE)]

@@ -13,7 +13,7 @@ from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, entry, experts, latent_attention
-from models.cpu.builder import SUM, Builder, Input, activation_dtype
+from models.cpu.builder import SUM, Input, ModelBuilder, activation_dtype
 from models.executor import Options
 from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL
@@ -22,7 +22,7 @@ from models.weights import embedding_of
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
 
-def build(builder: Builder) -> list[Op | None]:
+def build(builder: ModelBuilder) -> list[Op | None]:
     """Once for a builder. None: the residual is summed over the ranks (Builder.summed)."""
     network = builder.network
     table = embedding_of(network, builder.weights)
@@ -48,7 +48,7 @@ def build(builder: Builder) -> list[Op | None]:
     return ops
 
 
-def _attention(builder: Builder, attention: Attention | LatentAttention, x: Input | None) -> list[Op]:
+def _attention(builder: ModelBuilder, attention: Attention | LatentAttention, x: Input | None) -> list[Op]:
     shape = shape_of(attention, builder.options)
     if isinstance(attention, LatentAttention):
         assert isinstance(shape, LatentShape) and x is builder.normed
@@ -57,7 +57,7 @@ def _attention(builder: Builder, attention: Attention | LatentAttention, x: Inpu
     return dense.attention(builder, attention, shape, x)
 
 
-def _mlp(builder: Builder, mlp: Mlp | Experts) -> list[Op]:
+def _mlp(builder: ModelBuilder, mlp: Mlp | Experts) -> list[Op]:
     return experts.experts(builder, mlp) if isinstance(mlp, Experts) else dense.mlp(builder, mlp)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from kernels.cpu_program import ROWS, Program
 from kernels.linear.cpu import STORE, linear, quantize_rows
-from kernels.linear.packing import Memory, pack
+from kernels.linear.packing import PackedMemory, pack
 from models.cpu.builder import activation_dtype
 from models.cpu.memory import Buffer
 from models.executor import Options
@@ -22,7 +22,7 @@ class CpuProjection:
         kind, dtype = options.dtype, activation_dtype(options.dtype)
         stored = weights.linear(one)
         dense = stored.dense(torch.bfloat16 if kind == "bfloat16" else torch.float32)
-        self._weight, self._bias = pack(dense, kind, memory=Memory(area=0)), stored.bias(torch.float32)
+        self._weight, self._bias = pack(dense, kind, memory=PackedMemory(area=0)), stored.bias(torch.float32)
         self._outputs = one.outputs
         self._in = self._read = Buffer.of(MAX_ROWS, one.inputs, dtype)
         self._out = Buffer.of(MAX_ROWS, one.outputs, torch.float32)

@@ -39,7 +39,7 @@ from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
 from models.gpu.inputs import Step, StepInputs
 from models.gpu.latent_attention import GpuLatentAttention
 from models.gpu.mlp import GpuExperts, GpuMlp
-from models.gpu.pages import Pages
+from models.gpu.pages import GpuPages
 from models.gpu.place import DTYPES, Place, kept_dtype
 from models.gpu.scratch import Scratch
 from models.group import Group
@@ -161,7 +161,7 @@ class GpuExecutor:
         options, specs = place.options, [layer.attention for layer in self._network.layers]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
         heads = [spec.all_kv_heads if isinstance(spec, Attention) else 0 for spec in specs]
-        self._pages = Pages(shapes, heads, options.pages + options.branch_pages, kept_dtype(options), self._device)
+        self._pages = GpuPages(shapes, heads, options.pages + options.branch_pages, kept_dtype(options), self._device)
         kinds: list[Sizes] = []
         scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
         for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):

@@ -9,7 +9,7 @@ import torch
 from models.executor import PageTensor
 
 
-class Pages:
+class GpuPages:
     def __init__(
         self,
         shapes: Sequence[tuple[int, ...]],

@@ -14,7 +14,7 @@ from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.sources import check_kind
 from models.heads.table import HEADS
-from models.quantized.format import Wanted
+from models.quantized.format import WantedFormat
 from models.sources import read_json
 from models.spec import Network
 
@@ -48,4 +48,4 @@ def _read(method: str, headers: FolderHeaders, target: Network) -> Head | Residu
 
 def _check_ids(headers: FolderHeaders, name: str, count: int) -> None:
     if name:
-        headers.check(Wanted(name, ((count,),), ("I64",)))
+        headers.check(WantedFormat(name, ((count,),), ("I64",)))

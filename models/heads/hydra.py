@@ -17,7 +17,7 @@ from models.heads.form import Form
 from models.heads.head import Head
 from models.heads.residual import ResidualBlock, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.heads.row import HeadRow
-from models.layers.dense import Sizes, dense_layer
+from models.layers.dense import DenseSizes, dense_layer
 from models.spec import Attention, Given, Linear, Mlp, Network, Norm
 from models.taps import FINAL
 
@@ -66,7 +66,7 @@ def _prefix(names: Collection[str], target: Network, name: str) -> Head:
     if not isinstance(like.attention, Attention) or not isinstance(like.mlp, Mlp):
         raise ModelError("Hydra's prefix layer is like the model's first, and that one isn't dense", FOR_ANOTHER)
     one, epsilon = like.attention, like.mlp_norm.epsilon
-    sizes = Sizes(target.hidden_size, 1, one.heads, one.kv_heads, one.head_dim, epsilon, one.rope)
+    sizes = DenseSizes(target.hidden_size, 1, one.heads, one.kv_heads, one.head_dim, epsilon, one.rope)
     layer = f"{name}layers.0."
     biased = f"{layer}self_attn.q_proj.bias" in names
     network = Network(

@@ -10,7 +10,7 @@ from models.spec import Attention, Layer, Linear, Mlp, Network, Norm, Part, Rope
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class DenseSizes:
     hidden: int
     layers: int
     heads: int
@@ -20,7 +20,7 @@ class Sizes:
     rope: Rope
 
 
-def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool = False) -> Sizes:
+def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool = False) -> DenseSizes:
     """What a config says of all layers. `head_dim`: the family's default, where it isn't hidden / heads."""
     for name in ("attn_logit_softcapping", "final_logit_softcapping", "dual_chunk_attention_config"):
         fields.refuse_unless(name)
@@ -33,7 +33,7 @@ def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool
     dim = fields.count("head_dim", head_dim or max(1, hidden // heads))
     if dim % 8:
         fields.refuse("head_dim", "a multiple of 8")
-    return Sizes(
+    return DenseSizes(
         hidden=hidden,
         layers=fields.count("num_hidden_layers"),
         heads=heads,
@@ -45,7 +45,7 @@ def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool
 
 
 def attention(
-    sizes: Sizes,
+    sizes: DenseSizes,
     name: str,
     *,
     qkv_bias: bool = False,
@@ -78,7 +78,7 @@ def mlp(hidden: int, wide: int, name: str, *, bias: bool = False) -> Mlp:
     )
 
 
-def decoder(fields: Fields, sizes: Sizes, layer: Callable[[int, str], Layer]) -> Network:
+def decoder(fields: Fields, sizes: DenseSizes, layer: Callable[[int, str], Layer]) -> Network:
     """A whole network; `layer` makes a layer of its index and its name, with its point."""
     vocabulary = fields.count("vocab_size", limit=1 << 24)
     tied = fields.flag("tie_word_embeddings")
@@ -95,7 +95,7 @@ def decoder(fields: Fields, sizes: Sizes, layer: Callable[[int, str], Layer]) ->
     )
 
 
-def layer_norms(sizes: Sizes, name: str) -> tuple[Norm, Norm]:
+def layer_norms(sizes: DenseSizes, name: str) -> tuple[Norm, Norm]:
     """Those before the attention and before the MLP."""
     return (
         Norm(f"{name}input_layernorm", sizes.hidden, sizes.epsilon),
@@ -104,7 +104,7 @@ def layer_norms(sizes: Sizes, name: str) -> tuple[Norm, Norm]:
 
 
 def dense_layer(
-    sizes: Sizes,
+    sizes: DenseSizes,
     wide: int,
     name: str,
     *,
@@ -128,7 +128,7 @@ def dense_layer(
 
 def dense_decoder(
     fields: Fields,
-    sizes: Sizes,
+    sizes: DenseSizes,
     *,
     qkv_bias: bool = False,
     output_bias: bool = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.config import Fields
 from models.layers.dense import mlp
-from models.spec import Experts, Linear, Part, Router
+from models.spec import ExpertRouter, Experts, Linear, Part
 
 
 def router_linear(hidden: int, experts: int, name: str) -> Linear:
@@ -12,7 +12,7 @@ def router_linear(hidden: int, experts: int, name: str) -> Linear:
     return Linear((Part(f"{name}gate", experts),), hidden)
 
 
-def experts(router: Router, wide: int, name: str, *, shared: int = 0) -> Experts:
+def experts(router: ExpertRouter, wide: int, name: str, *, shared: int = 0) -> Experts:
     """Experts `wide` across; `shared`: how many more of that width all rows go through, as one MLP."""
     hidden = router.linear.inputs
     return Experts(

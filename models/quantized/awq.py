@@ -11,7 +11,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from models.quantized.format import FLOATS, Layout, Matrix, Wanted, divides, group_size_of, groups_of, one_of, refused
+from models.quantized.format import (
+    FLOATS,
+    Layout,
+    Matrix,
+    WantedFormat,
+    divides,
+    group_size_of,
+    groups_of,
+    one_of,
+    refused,
+)
 from models.quantized.names import is_quantised, names_of
 from models.tensor_headers import TensorHeader
 
@@ -43,9 +53,9 @@ class Awq:
         groups, packed = groups_of(matrix, self._group_size), divides(matrix, "outputs", matrix.outputs, 8)
         divides(matrix, "inputs", matrix.inputs, 2)
         return {
-            "qweight": Wanted(f"{name}.qweight", ((matrix.inputs, packed),), ("I32",)),
-            "qzeros": Wanted(f"{name}.qzeros", ((groups, packed),), ("I32",)),
-            "scales": Wanted(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
+            "qweight": WantedFormat(f"{name}.qweight", ((matrix.inputs, packed),), ("I32",)),
+            "qzeros": WantedFormat(f"{name}.qzeros", ((groups, packed),), ("I32",)),
+            "scales": WantedFormat(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
         }
 
     def grain(self, matrix: Matrix) -> tuple[int, int]:

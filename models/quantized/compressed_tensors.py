@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
-from models.quantized.format import FLOATS, Layout, Matrix, Wanted, group_size_of, groups_of, one_of, refused
+from models.quantized.format import FLOATS, Layout, Matrix, WantedFormat, group_size_of, groups_of, one_of, refused
 from models.quantized.fp8 import ONE, block_of, blocks_of, is_coded
 from models.quantized.names import Names, is_quantised, names_of
 from models.tensor_headers import TensorHeader
@@ -178,20 +178,21 @@ def _layout(matrix: Matrix, scheme: Scheme, headers: Mapping[str, TensorHeader])
     groups = groups_of(matrix, scheme.group_size) if scheme.strategy == "group" else 1
     over = {"tensor": ONE, "channel": ((n, 1), (n,)), "group": ((n, groups),)}
     scales = over.get(scheme.strategy) or (blocks_of(matrix, scheme.block),)
-    layout = {"scale": Wanted(f"{name}.weight_scale", scales, FLOATS)}
+    layout = {"scale": WantedFormat(f"{name}.weight_scale", scales, FLOATS)}
     if scheme.packed:
-        layout["packed"] = Wanted(f"{name}.weight_packed", ((n, -(-k * scheme.bits // 32)),), ("I32",))
-        layout["shape"] = Wanted(f"{name}.weight_shape", ((2,),), ("I64", "I32"))
+        layout["packed"] = WantedFormat(f"{name}.weight_packed", ((n, -(-k * scheme.bits // 32)),), ("I32",))
+        layout["shape"] = WantedFormat(f"{name}.weight_shape", ((2,),), ("I64", "I32"))
     else:
-        layout["weight"] = Wanted(f"{name}.weight", ((n, k),), ("F8_E4M3" if scheme.kind == "fp8" else "I8",))
+        layout["weight"] = WantedFormat(f"{name}.weight", ((n, k),), ("F8_E4M3" if scheme.kind == "fp8" else "I8",))
     if not scheme.symmetric:
         # Packed along the outputs; older writers left them as they are.
         packed = ((-(-n * scheme.bits // 32), groups),) if scheme.packed else ()
-        layout["zeros"] = Wanted(f"{name}.weight_zero_point", (*scales, *packed), ("I8", "I32") if packed else ("I8",))
+        types = ("I8", "I32") if packed else ("I8",)
+        layout["zeros"] = WantedFormat(f"{name}.weight_zero_point", (*scales, *packed), types)
     if scheme.sorted_inputs:
-        layout["g_idx"] = Wanted(f"{name}.weight_g_idx", ((k,),), ("I32", "I64"))
+        layout["g_idx"] = WantedFormat(f"{name}.weight_g_idx", ((k,),), ("I32", "I64"))
     if scheme.activations == "tensor" and f"{name}.input_scale" in headers:
-        layout["input_scale"] = Wanted(f"{name}.input_scale", ONE, FLOATS)
+        layout["input_scale"] = WantedFormat(f"{name}.input_scale", ONE, FLOATS)
     return layout
 
 

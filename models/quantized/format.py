@@ -27,7 +27,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedFormat:
     """A tensor that must be there. Shapes may be told in several ways ([1] and [] for one number)."""
 
     name: str
@@ -36,7 +36,7 @@ class Wanted:
 
 
 # What a matrix's tensors are to its format -> the tensor in the file.
-Layout = dict[str, Wanted]
+Layout = dict[str, WantedFormat]
 
 
 class Format(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
-from models.quantized.format import FLOATS, Layout, Matrix, Wanted, one_of, refused
+from models.quantized.format import FLOATS, Layout, Matrix, WantedFormat, one_of, refused
 from models.quantized.names import Names, names_of
 from models.tensor_headers import TensorHeader
 
@@ -38,14 +38,14 @@ class Fp8:
         if not is_coded(name, headers, ("weight_scale_inv", "weight_scale"), self._left_out, self._field):
             return None
         scale = f"{name}.weight_scale_inv"
-        layout = {"weight": Wanted(f"{name}.weight", ((matrix.outputs, matrix.inputs),), ("F8_E4M3",))}
+        layout = {"weight": WantedFormat(f"{name}.weight", ((matrix.outputs, matrix.inputs),), ("F8_E4M3",))}
         if self._block:
-            layout["scale"] = Wanted(scale, (blocks_of(matrix, self._block),), SCALE_TYPES)
+            layout["scale"] = WantedFormat(scale, (blocks_of(matrix, self._block),), SCALE_TYPES)
             return layout
         scale = scale if scale in headers else f"{name}.weight_scale"
-        layout["scale"] = Wanted(scale, ONE, SCALE_TYPES)
+        layout["scale"] = WantedFormat(scale, ONE, SCALE_TYPES)
         if f"{name}.input_scale" in headers:
-            layout["input_scale"] = Wanted(f"{name}.input_scale", ONE, SCALE_TYPES)
+            layout["input_scale"] = WantedFormat(f"{name}.input_scale", ONE, SCALE_TYPES)
         return layout
 
     def grain(self, matrix: Matrix) -> tuple[int, int]:

@@ -12,7 +12,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from models.quantized.format import FLOATS, Layout, Matrix, Wanted, divides, group_size_of, groups_of, one_of, refused
+from models.quantized.format import (
+    FLOATS,
+    Layout,
+    Matrix,
+    WantedFormat,
+    divides,
+    group_size_of,
+    groups_of,
+    one_of,
+    refused,
+)
 from models.quantized.names import is_quantised, names_of
 from models.tensor_headers import TensorHeader
 
@@ -47,12 +57,12 @@ class Gptq:
         packed = divides(matrix, "inputs", matrix.inputs, in_word)
         zeros = divides(matrix, "outputs", matrix.outputs, in_word)
         layout = {
-            "qweight": Wanted(f"{name}.qweight", ((packed, matrix.outputs),), ("I32",)),
-            "qzeros": Wanted(f"{name}.qzeros", ((groups, zeros),), ("I32",)),
-            "scales": Wanted(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
+            "qweight": WantedFormat(f"{name}.qweight", ((packed, matrix.outputs),), ("I32",)),
+            "qzeros": WantedFormat(f"{name}.qzeros", ((groups, zeros),), ("I32",)),
+            "scales": WantedFormat(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
         }
         if self.in_any_order or f"{name}.g_idx" in headers:
-            layout["g_idx"] = Wanted(f"{name}.g_idx", ((matrix.inputs,),), ("I32", "I64"))
+            layout["g_idx"] = WantedFormat(f"{name}.g_idx", ((matrix.inputs,),), ("I32", "I64"))
         return layout
 
     def grain(self, matrix: Matrix) -> tuple[int, int]:

@@ -136,7 +136,7 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
     conversation.messages.append({"role": "user", "content": prompt})
     pieces: list[str] = []
     view = DraftView(colours(sys.stdout), rejected=conversation.show == "all") if conversation.show else None
-    shown = Shown(view)
+    shown = ShownAnswer(view)
     try:
         asyncio.run(_print_answer(conversation, pieces, shown))
     except KeyboardInterrupt:
@@ -157,7 +157,7 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
     return 0
 
 
-class Shown:
+class ShownAnswer:
     """Prints an answer, with marks if wanted, and measures its times."""
 
     def __init__(self, view: DraftView | None) -> None:
@@ -183,7 +183,7 @@ class Shown:
         print(self._view.close() if self._view is not None else "", flush=True)
 
 
-async def _print_answer(conversation: Conversation, pieces: list[str], shown: Shown) -> None:
+async def _print_answer(conversation: Conversation, pieces: list[str], shown: ShownAnswer) -> None:
     async for text, runs in said(conversation):
         pieces.append(text)
         shown.put(text, runs)
@@ -200,7 +200,7 @@ def _print_stats(conversation: Conversation, seconds: float) -> None:
     print(f"[{tokens} tokens, {seconds:.2f} s, {tokens / seconds:.1f} tokens/s]", file=sys.stderr)
 
 
-def _print_summary(conversation: Conversation, shown: Shown, view: DraftView) -> None:
+def _print_summary(conversation: Conversation, shown: ShownAnswer, view: DraftView) -> None:
     tokens = conversation.usage.get("completion_tokens", view.tokens)
     view.colours = view.colours and colours(sys.stderr)
     width = shutil.get_terminal_size().columns

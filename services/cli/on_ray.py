@@ -22,7 +22,7 @@ from models.errors import ModelError
 from services.api.settings import ROLES, Settings, cache_dir, keys_of, run_dir, to_environment
 from services.cli.banner import curl, door_url
 from services.cli.launch_plan import PortsTaken, check_ports, with_free_port
-from services.cli.ray_commands import START_TIMEOUT, Heard, leave, say
+from services.cli.ray_commands import START_TIMEOUT, RayHeard, leave, say
 from services.cli.which_mesh import ADDRESS
 from services.placement import ray_cluster
 from services.placement.folder import API_KEYS, read_keys
@@ -69,7 +69,7 @@ class _Up:
         self._address = address
         self._file = run_dir(settings) / ADDRESS
         self._asked_to_stop = 0
-        self._heard = Heard()
+        self._heard = RayHeard()
         self._began = time.monotonic()
         self._told_ready = False
         self._wake = threading.Event()

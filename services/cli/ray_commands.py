@@ -31,7 +31,7 @@ LEAVE_GRACE = 15.0  # s
 Status = Mapping[str, Any]
 
 
-class Heard:
+class RayHeard:
     """Which of the keeper's events have been told. One that was started anew counts from 1 again."""
 
     def __init__(self) -> None:
@@ -150,14 +150,14 @@ def say(text: str) -> None:
     print(f"specmesh: {text}", file=sys.stderr, flush=True)
 
 
-def _caught_up(link: KeeperLink) -> Heard:
+def _caught_up(link: KeeperLink) -> RayHeard:
     """What happened until now isn't told."""
-    heard = Heard()
+    heard = RayHeard()
     heard.new(ray_cluster.wait_for(link, START_TIMEOUT))
     return heard
 
 
-def _wait(link: KeeperLink, heard: Heard, seconds: float, done: Callable[[Status], bool], late: str) -> None:
+def _wait(link: KeeperLink, heard: RayHeard, seconds: float, done: Callable[[Status], bool], late: str) -> None:
     """Raises NoRay with `late`; what was asked for goes on."""
     deadline = time.monotonic() + seconds
     while True:

@@ -27,11 +27,11 @@ from services.api.messages import (
     ProposeItem,
     RemoveCorpus,
 )
-from services.proposer.fast.corpora import Corpora as CorporaOfNamespace
+from services.proposer.fast.corpora import NamespaceCorpora
 from services.proposer.index import SuffixIndex
 from services.proposer.metrics import ProposerMetrics
 from services.proposer.registry import make_drafters
-from services.proposer.sequences import Sequence, Sequences
+from services.proposer.sequences import FollowedSequence, Sequences
 from services.proposer.store.uploads import CorpusRefused
 from services.runtime.introspection import Figures
 
@@ -47,7 +47,7 @@ SWITCH_EVERY = 0.0005  # s
 # Interval of log lines about refused corpora.
 TELL_REFUSALS_EVERY = 60.0  # s
 
-_Group = list[tuple[Sequence, ProposeItem]]
+_Group = list[tuple[FollowedSequence, ProposeItem]]
 
 
 class ProposerActor(Actor):
@@ -208,7 +208,7 @@ class ProposerActor(Actor):
     async def list_corpora(self, message: ListCorpora, call: Call) -> Corpora:
         return Corpora(corpora=self._corpora(message).list())
 
-    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> CorporaOfNamespace:
+    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> NamespaceCorpora:
         corpora = self._index.corpora(message.vocabulary, message.namespace)
         if corpora is None:
             raise Refuse("unavailable", "this proposer can't keep corpora")

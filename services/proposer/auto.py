@@ -21,7 +21,7 @@ from services.api.methods import METHODS
 from services.api.settings import Settings
 from services.proposer.blending import AutomatonSource, Line, Record, blend, compare
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Guess, Rule
+from services.proposer.guess import DraftRule, Guess
 from services.proposer.hybrid import expected_tokens
 from services.proposer.index import SuffixIndex
 from services.proposer.ngram import most_recent
@@ -40,7 +40,7 @@ class AutoDrafter(TextDrafter):
     sources: ClassVar[tuple[str, ...]] = SOURCES
     is_blended: ClassVar[bool] = True
     # Drafting is cheap, and the worker decides what to verify: draft all but very improbable tokens.
-    rule: Rule = Rule(least=0.02)
+    rule: DraftRule = DraftRule(least=0.02)
     _others: Sequence[Drafter] = ()
 
     @classmethod
@@ -98,5 +98,5 @@ class AutoDrafter(TextDrafter):
     def _in_segment(
         self, kind: str, source: str, segment: Segment, followed: Followed, ahead: Sequence[int], longest: int
     ) -> Line:
-        rule = Rule(_IN_SEGMENTS, 0.0, self.rule.least)
+        rule = DraftRule(_IN_SEGMENTS, 0.0, self.rule.least)
         return Line.of(kind, source, search(segment, followed.context(ahead), longest, rule), segment)

@@ -18,7 +18,7 @@ from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.automaton import Reader
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.guess import Guess
-from services.proposer.rates import Cell, Rates, counted, of_agreement, of_last, of_source, of_token
+from services.proposer.rates import RateCell, SourceRates, counted, of_agreement, of_last, of_source, of_token
 
 if TYPE_CHECKING:
     from services.proposer.texts import Followed
@@ -30,7 +30,7 @@ CONTEXTS, SURER = 2, 1.1
 @dataclass(slots=True)
 class Prediction:
     token: int
-    cell: Cell
+    cell: RateCell
     rate: float
 
 
@@ -48,7 +48,7 @@ class AutomatonSource:
     def __post_init__(self) -> None:
         self.matched = self.reader.length
 
-    def predict(self, rates: Rates, limit: int) -> Prediction | None:
+    def predict(self, rates: SourceRates, limit: int) -> Prediction | None:
         found, surest = None, 0.0
         contexts = ((state, length) for state, length in self.reader.contexts(limit) if state.best_count)
         for state, length in islice(contexts, CONTEXTS):
@@ -68,7 +68,7 @@ class AutomatonSource:
 class Line:
     source: str
     tokens: list[int]
-    cells: list[Cell]
+    cells: list[RateCell]
     matched: int
     segment: Segment | None = None
     led: int = 0
@@ -79,7 +79,7 @@ class Line:
         cells = [of_source(kind, guess.matched + at, share) for at, share in enumerate(guess.shares)]
         return cls(source, guess.tokens, cells, guess.matched, segment)
 
-    def predict(self, rates: Rates, limit: int) -> Prediction | None:
+    def predict(self, rates: SourceRates, limit: int) -> Prediction | None:
         if self.at >= len(self.tokens):
             return None
         cell = self.cells[self.at]
@@ -99,7 +99,7 @@ class Record:
     made_at: int
     ahead: list[int]
     # For each token: the draft's token, and (cell, token) of each that was predicted.
-    entries: list[tuple[int, list[tuple[Cell, int]]]] = field(default_factory=list)
+    entries: list[tuple[int, list[tuple[RateCell, int]]]] = field(default_factory=list)
     compared: int = 0
 
     def is_of_the_place_of(self, other: Record) -> bool:
@@ -107,7 +107,7 @@ class Record:
         return (self.made_at, len(self.ahead)) == (other.made_at, len(other.ahead))
 
 
-def compare(records: Iterable[Record], text: array[int], rates: Rates) -> None:
+def compare(records: Iterable[Record], text: array[int], rates: SourceRates) -> None:
     """Compares the records with the text that followed, and measures the rates."""
     for record in records:
         expected = [*((token, []) for token in record.ahead), *record.entries] if record.entries else []

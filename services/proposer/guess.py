@@ -29,7 +29,7 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DraftRule:
     """A draft after a context of n tokens has at most n * factor + offset tokens, and ends where its probability falls
     below `least`."""
 
@@ -38,7 +38,7 @@ class Rule:
     least: float = 0.1
 
     @classmethod
-    def of(cls, settings: Settings) -> Rule:
+    def of(cls, settings: Settings) -> DraftRule:
         return cls(
             settings.suffix_decoding_max_spec_factor,
             settings.suffix_decoding_max_spec_offset,

@@ -31,19 +31,19 @@ from services.api.settings import Settings, store_dir
 from services.proposer import texts as plain
 from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
-from services.proposer.fast.corpora import Corpora
+from services.proposer.fast.corpora import NamespaceCorpora
 from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.shipped import ShippedAnswers
 from services.proposer.namespaces import Namespace
 from services.proposer.store.library import Bounds, Library, Stats
-from services.proposer.texts import Method
+from services.proposer.texts import PlainMethod
 
 # Ended texts that wait to be indexed; further ones are in the library only.
 MAX_WAITING = 4096
 _BATCH = 32
 
-Texts = plain.Texts | fast.Texts
+Texts = plain.Texts | fast.FastTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SuffixIndex:
         learns_prompts: bool = False,
         opener: Executor | None = None,
         shipped: ShippedAnswers | None = None,
-        then: fast.Texts | None = None,
+        then: fast.FastTexts | None = None,
     ) -> None:
         self._learns_prompts, self._shipped, self._then = learns_prompts, shipped, then
         self._open_library = open_library
@@ -101,7 +101,7 @@ class SuffixIndex:
             settings.suffix_decoding_learn_prompts,
             ThreadPoolExecutor(1, "library-opens"),
             ShippedAnswers() if settings.model_answers else None,
-            fast.Texts.of(settings) if compiles else None,
+            fast.FastTexts.of(settings) if compiles else None,
         )
 
     def _serve(self, texts: Texts) -> None:
@@ -141,7 +141,7 @@ class SuffixIndex:
             library.learn(text.namespace, text.sequence_id, text.tokens[begin:])
             self._stored[text.sequence_id] = text.namespace, len(text.tokens)
 
-    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+    def draft(self, requests: Sequence[DraftRequest], method: PlainMethod) -> list[Draft]:
         """Index each text's new tokens, then return the method's draft, or NO_DRAFT until a long prompt is indexed."""
         self._change_when_compiled()
         return self._texts.draft(requests, method)
@@ -270,7 +270,7 @@ class SuffixIndex:
 
     # Around it --------------------------------------------------------------------------------------------
 
-    def corpora(self, vocabulary: str, namespace: str) -> Corpora | None:
+    def corpora(self, vocabulary: str, namespace: str) -> NamespaceCorpora | None:
         """The corpora of a namespace; None: the index can't keep any. A library that is being opened is waited for."""
         key = namespace_key(vocabulary, namespace)
         if not key:
@@ -280,7 +280,7 @@ class SuffixIndex:
             self._libraries.wait()
             self._opened()
         library = self._libraries.of(key)
-        return Corpora(library, key) if library is not None else None
+        return NamespaceCorpora(library, key) if library is not None else None
 
     def stats(self) -> IndexStats:
         return IndexStats(self._texts.held_bytes(), len(self._waiting), list(self._libraries.stats()))

@@ -19,7 +19,7 @@ from services.api.settings import Settings
 from services.proposer.automaton import BYTES_A_TOKEN, MOST_TOKENS, Automaton
 from services.proposer.fast.owners import names_to_drop, owner_of
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.rates import Rates
+from services.proposer.rates import SourceRates
 
 MOST_NAMESPACES = 1024
 # Tokens of an automaton. More is better kept in segments, which take an eighth of the memory.
@@ -29,7 +29,7 @@ MOST_MUTABLE = 1 << 20
 class Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.rates = Rates()
+        self.rates = SourceRates()
         # The one that is written to is first.
         self.automata: list[Any] = []
         self.segments: list[Segment] = []

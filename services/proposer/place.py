@@ -24,7 +24,7 @@ AGREED, ASSUMED = 0.95, 0.35
 
 
 @dataclass(slots=True)
-class Place:
+class PredictedPlace:
     """The place in a prediction that the answer has reached. `agreed`: how many tokens in a row agree up to the
     pointer; `lost`: the pointer is only assumed."""
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from services.proposer.guess import Guess
-from services.proposer.place import AGREED, ASSUMED, Place
-from services.proposer.rates import PREDICTION, Cell, of_source
+from services.proposer.place import AGREED, ASSUMED, PredictedPlace
+from services.proposer.rates import PREDICTION, RateCell, of_source
 from services.proposer.text_drafter import TextDrafter
 from services.proposer.texts import Followed
 
@@ -23,14 +23,14 @@ class PredictionDrafter(TextDrafter):
         return Guess(tokens, [followed.rates.rate(cell) for cell in cells], matched, PREDICTION)
 
 
-def predicted(followed: Followed, ahead: Sequence[int], longest: int) -> tuple[list[int], list[Cell], int]:
+def predicted(followed: Followed, ahead: Sequence[int], longest: int) -> tuple[list[int], list[RateCell], int]:
     """(the rest of the prediction, a cell of each token, how many tokens before it agree)"""
     text = followed.text
     if not text.prediction:
         return [], [], 0
     if PREDICTION not in followed.kept:
-        followed.kept[PREDICTION] = Place(text.prediction.tolist())
-    place: Place = followed.kept[PREDICTION]
+        followed.kept[PREDICTION] = PredictedPlace(text.prediction.tolist())
+    place: PredictedPlace = followed.kept[PREDICTION]
     prompt = max(0, text.prompt_tokens)
     place.follow(text.tokens[prompt:])
     if ahead:

@@ -45,7 +45,7 @@ _SHARES = (*((tenth + 0.5) / 10 for tenth in range(TENTHS)), 0.96, 0.99)
 _NOTHING = (0.0, 0.0)
 
 
-class Cell(NamedTuple):
+class RateCell(NamedTuple):
     kind: str
     # The source, or the token modulo TOKENS.
     which: str | int
@@ -70,24 +70,24 @@ def counted(times: int, of: int) -> float:
     return times / (of + DOUBT)
 
 
-def of_source(source: str, length: int, share: float) -> Cell:
+def of_source(source: str, length: int, share: float) -> RateCell:
     if share > MANY:
         step = TENTHS + (share > MOST)
     else:
         step = min(TENTHS - 1, max(0, int(share * TENTHS)))
-    return Cell("source", source, bisect_left(LENGTHS, length), step)
+    return RateCell("source", source, bisect_left(LENGTHS, length), step)
 
 
-def of_agreement(surest: float, same: float, other: float) -> Cell:
-    return Cell("agreement", "", _grade(surest), _how_sure(same), _how_sure(other))
+def of_agreement(surest: float, same: float, other: float) -> RateCell:
+    return RateCell("agreement", "", _grade(surest), _how_sure(same), _how_sure(other))
 
 
-def of_token(token: int, rate: float) -> Cell:
-    return Cell("token", token % TOKENS, _grade(rate))
+def of_token(token: int, rate: float) -> RateCell:
+    return RateCell("token", token % TOKENS, _grade(rate))
 
 
-def of_last(token: int, rate: float) -> Cell:
-    return Cell("last", token % TOKENS, _grade(rate))
+def of_last(token: int, rate: float) -> RateCell:
+    return RateCell("last", token % TOKENS, _grade(rate))
 
 
 def _grade(rate: float) -> int:
@@ -99,25 +99,25 @@ def _how_sure(rate: float) -> int:
     return 0 if rate <= 0 else 1 + (rate >= SURE[0]) + (rate >= SURE[1])
 
 
-class Rates:
+class SourceRates:
     """Of one namespace: rates shared by namespaces would tell a caller how predictable another one's texts are."""
 
     def __init__(self) -> None:
         # By cell: accepted tokens, and all that were seen.
-        self._counts: dict[Cell, tuple[float, float]] = {}
+        self._counts: dict[RateCell, tuple[float, float]] = {}
 
-    def rate(self, cell: Cell) -> float:
+    def rate(self, cell: RateCell) -> float:
         accepted, seen = self._counts.get(cell, _NOTHING)
         return (accepted + PRIOR_WEIGHT * cell.prior()) / (seen + PRIOR_WEIGHT)
 
-    def corrected(self, cell: Cell, rate: float) -> float:
+    def corrected(self, cell: RateCell, rate: float) -> float:
         return rate + CORRECTED * (self.rate(cell) - rate)
 
-    def seen(self, cell: Cell, was_accepted: bool) -> None:
+    def seen(self, cell: RateCell, was_accepted: bool) -> None:
         accepted, seen = self._counts.get(cell, _NOTHING)
         self._counts[cell] = accepted * KEPT + was_accepted, seen * KEPT + 1
 
-    def expected(self, cells: list[Cell], least: float) -> float:
+    def expected(self, cells: list[RateCell], least: float) -> float:
         """How many tokens of a line are expected to be accepted, until all of them are with less than `least`."""
         score, probability = 0.0, 1.0
         for cell in cells:

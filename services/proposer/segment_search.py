@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from services.proposer.fast.native import Ints
 from services.proposer.fast.segments.loops import SEPARATOR, VOTERS
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Guess, Rule
+from services.proposer.guess import DraftRule, Guess
 
 
-def search(segment: Segment, context: Sequence[int], longest: int, rule: Rule) -> Guess:
+def search(segment: Segment, context: Sequence[int], longest: int, rule: DraftRule) -> Guess:
     """The best draft behind the context, of all lengths of it that occur. All occurrences of a length are side by side
     in the sorted places, around the one where the whole context belongs."""
     text, places, _ = segment.sections()

@@ -29,7 +29,7 @@ def _packed(tokens: list[int]) -> array[int] | None:
 
 
 @dataclass(slots=True)
-class Sequence:
+class FollowedSequence:
     text: Text
     worker: str
     worker_sequence_id: int
@@ -46,7 +46,7 @@ class Sequence:
 @dataclass(slots=True)
 class Worker:
     epoch: int
-    sequences: dict[int, Sequence] = field(default_factory=dict)
+    sequences: dict[int, FollowedSequence] = field(default_factory=dict)
 
 
 class Sequences:
@@ -58,7 +58,7 @@ class Sequences:
         self._released = released
         self._workers: dict[str, Worker] = {}
         # Least recently used first.
-        self._by_use: OrderedDict[int, Sequence] = OrderedDict()
+        self._by_use: OrderedDict[int, FollowedSequence] = OrderedDict()
         self._text_ids = itertools.count(1)
         self.tokens = 0
 
@@ -79,7 +79,7 @@ class Sequences:
             self._workers[worker] = Worker(epoch)
         return True
 
-    def follow(self, worker: str, item: ProposeItem, vocabulary: str = "") -> Sequence | None:
+    def follow(self, worker: str, item: ProposeItem, vocabulary: str = "") -> FollowedSequence | None:
         """The sequence with the item's tokens added; None if they don't match its text."""
         sequence = self._workers[worker].sequences.get(item.sequence_id)
         if item.first:
@@ -143,7 +143,7 @@ class Sequences:
             self._mute(sequence)
             del self._by_use[sequence.text.sequence_id]
 
-    def _start(self, worker: str, item: ProposeItem, vocabulary: str) -> Sequence | None:
+    def _start(self, worker: str, item: ProposeItem, vocabulary: str) -> FollowedSequence | None:
         tokens, prediction = _packed(item.tokens), _packed(item.prediction)
         if tokens is None or prediction is None or item.committed != len(tokens):
             return None
@@ -156,13 +156,13 @@ class Sequences:
             item.corpora,
             item.learn,
         )
-        sequence = Sequence(text, worker, item.sequence_id, item.committed)
+        sequence = FollowedSequence(text, worker, item.sequence_id, item.committed)
         self._workers[worker].sequences[item.sequence_id] = sequence
         self._by_use[text.sequence_id] = sequence
         self.tokens += sequence.held
         return sequence
 
-    def _append(self, sequence: Sequence, item: ProposeItem) -> bool:
+    def _append(self, sequence: FollowedSequence, item: ProposeItem) -> bool:
         """Add new tokens. A worker that missed the last answer sends its tokens again, followed by new ones; they must
         equal the known tokens.
 
@@ -186,7 +186,7 @@ class Sequences:
         sequence.committed = item.committed
         return True
 
-    def _mute(self, sequence: Sequence) -> None:
+    def _mute(self, sequence: FollowedSequence) -> None:
         if not sequence.muted:
             sequence.muted = True
             self.tokens -= sequence.held
@@ -194,11 +194,11 @@ class Sequences:
             # Those that hold the text's address have been told.
             sequence.text.tokens = sequence.text.prediction = array("i")
 
-    def _drop(self, sequence: Sequence) -> None:
+    def _drop(self, sequence: FollowedSequence) -> None:
         self._mute(sequence)
         self._unfollow(sequence)
 
-    def _unfollow(self, sequence: Sequence) -> None:
+    def _unfollow(self, sequence: FollowedSequence) -> None:
         if not sequence.muted:
             self.tokens -= sequence.held
         del self._by_use[sequence.text.sequence_id]

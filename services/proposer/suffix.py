@@ -13,7 +13,7 @@ from typing import ClassVar
 from services.api.drafter import Drafter
 from services.api.settings import Settings
 from services.proposer.automaton import Reader, State, shortened
-from services.proposer.guess import Guess, Rule
+from services.proposer.guess import DraftRule, Guess
 from services.proposer.index import SuffixIndex
 from services.proposer.rates import CORPUS, OWN, SHARED, STORE
 from services.proposer.segment_search import search
@@ -27,7 +27,7 @@ class SuffixDrafter(TextDrafter):
 
     @classmethod
     def of(cls, settings: Settings, index: SuffixIndex, others: Mapping[str, Drafter]) -> Drafter:
-        return cls(index, Rule.of(settings))
+        return cls(index, DraftRule.of(settings))
 
     def guess(self, followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
         return max(self._guesses(followed, ahead, longest), key=lambda guess: guess.score)
@@ -45,7 +45,7 @@ class SuffixDrafter(TextDrafter):
             yield replace(search(segment, context, longest, self.rule), source=f"{CORPUS}:{corpus}")
 
 
-def most_frequent(reader: Reader, limit: int, longest: int, rule: Rule) -> Guess:
+def most_frequent(reader: Reader, limit: int, longest: int, rule: DraftRule) -> Guess:
     """The best draft of all contexts of up to `limit` tokens. Contexts of one state have been followed by the same
     tokens as often, and the longest of them has the largest budget."""
     best = Guess()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from services.api.drafter import Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings
-from services.proposer.guess import Guess, Rule
+from services.proposer.guess import DraftRule, Guess
 from services.proposer.index import SuffixIndex
 from services.proposer.texts import Followed
 
@@ -18,9 +18,9 @@ class TextDrafter:
     gives_probs: ClassVar[bool] = False
     sources: ClassVar[tuple[str, ...]]
     is_blended: ClassVar[bool] = False
-    rule: Rule = Rule()
+    rule: DraftRule = DraftRule()
 
-    def __init__(self, index: SuffixIndex, rule: Rule | None = None) -> None:
+    def __init__(self, index: SuffixIndex, rule: DraftRule | None = None) -> None:
         self._index, self.rule = index, rule or self.rule
 
     @classmethod

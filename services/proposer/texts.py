@@ -20,9 +20,9 @@ from services.api.settings import Settings
 from services.proposer.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
 from services.proposer.branches import grown
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Guess, Rule
+from services.proposer.guess import DraftRule, Guess
 from services.proposer.namespaces import Namespace, Namespaces
-from services.proposer.rates import OWN, STORE, Rates
+from services.proposer.rates import OWN, STORE, SourceRates
 
 # The most tokens that one call takes in: some milliseconds.
 SLICE = 256
@@ -32,7 +32,7 @@ WHILE_COMPILING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TextOptions:
     # The longest context, and the shortest and longest n-gram.
     depth: int = 64
     least_ngram: int = 2
@@ -41,7 +41,7 @@ class Options:
     learns_prompts: bool = False
 
     @classmethod
-    def of(cls, settings: Settings) -> Options:
+    def of(cls, settings: Settings) -> TextOptions:
         return cls(
             settings.suffix_decoding_max_tree_depth,
             settings.min_ngram_size,
@@ -55,7 +55,7 @@ class Options:
         return 0 if self.learns_prompts else max(0, text.prompt_tokens)
 
 
-class Method(Protocol):
+class PlainMethod(Protocol):
     """What is asked for drafts: a text drafter, in plain Python and by what the compiled step knows it."""
 
     # In order of preference.
@@ -67,7 +67,7 @@ class Method(Protocol):
     def is_blended(self) -> bool: ...
 
     @property
-    def rule(self) -> Rule: ...
+    def rule(self) -> DraftRule: ...
 
     def compare(self, followed: Followed) -> None: ...
 
@@ -77,10 +77,10 @@ class Method(Protocol):
 @dataclass(slots=True)
 class Followed:
     text: Text
-    options: Options
+    options: TextOptions
     namespace: Namespace | None
     writer: Writer
-    rates: Rates
+    rates: SourceRates
     # Tokens in its own automaton, and the place up to which its namespace has learned it, with what it writes there.
     taken: int = 0
     learned: int = 0
@@ -124,7 +124,7 @@ class Texts:
     def __init__(
         self,
         namespaces: Namespaces[Namespace],
-        options: Options,
+        options: TextOptions,
         taken_in_a_call: int = SLICE,
         within: float = math.inf,
     ) -> None:
@@ -137,19 +137,19 @@ class Texts:
     @classmethod
     def of(cls, settings: Settings) -> Texts:
         within = math.inf if settings.proposer_index == PLAIN else WHILE_COMPILING
-        return cls(Namespaces.of(settings), Options.of(settings), within=within)
+        return cls(Namespaces.of(settings), TextOptions.of(settings), within=within)
 
     def __len__(self) -> int:
         return len(self._followed)
 
-    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+    def draft(self, requests: Sequence[DraftRequest], method: PlainMethod) -> list[Draft]:
         """Take in the texts' new tokens, then return the method's draft for each. A text may appear only once in a
         call."""
         ends = time.perf_counter() + self._within
         self.take_in([request.text for request in requests])
         return [self._draft(request, method) if time.perf_counter() < ends else NO_DRAFT for request in requests]
 
-    def _draft(self, request: DraftRequest, method: Method) -> Draft:
+    def _draft(self, request: DraftRequest, method: PlainMethod) -> Draft:
         followed, longest = self._followed[request.text.sequence_id], min(request.budget, MAX_DRAFT_TOKENS)
         method.compare(followed)
         if longest <= 0 or followed.taken < len(request.text.tokens):
@@ -191,7 +191,7 @@ class Texts:
     def _start(self, text: Text) -> Followed:
         options, namespace = self.options, self.namespaces.get(text.namespace)
         own = writer_of(Automaton(max(options.depth, options.most_ngram)))
-        rates = namespace.rates if namespace is not None else Rates()
+        rates = namespace.rates if namespace is not None else SourceRates()
         followed = Followed(text, options, namespace, own, rates, learned=options.begins_to_learn(text))
         if namespace is not None:
             namespace.requests += 1

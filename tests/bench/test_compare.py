@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bench import compare, turns
-from bench.compare import Block, Cell, block_of, judged, pairs, summary
+from bench.compare import ComparedBlock, ComparedCell, block_of, judged, pairs, summary
 from bench.streams import Heard
 
 
-def block(speed: float, *texts: str, failed: int = 0) -> Block:
-    return Block(speed, 0.25, list(texts), failed)
+def block(speed: float, *texts: str, failed: int = 0) -> ComparedBlock:
+    return ComparedBlock(speed, 0.25, list(texts), failed)
 
 
 def heard(text: str, tokens: int, sent: float, first: float, ended: float) -> Heard:
@@ -23,11 +23,11 @@ def heard(text: str, tokens: int, sent: float, first: float, ended: float) -> He
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int]], Callable[..., Block]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int]], Callable[..., ComparedBlock]]:
     monkeypatch.setattr(compare, "SETTLE_SECONDS", 0.0)
     order: list[tuple[str, int]] = []
 
-    def measure(mesh: Any, turn: int) -> Block:
+    def measure(mesh: Any, turn: int) -> ComparedBlock:
         order.append((mesh, turn))
         return block({"old": 10.0, "new": 9.0}[mesh], f"text {turn}")
 
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int]], Calla
 
 def test_sides_alternate_and_both_get_the_same_requests(asked: Any) -> None:
     order, measure = asked
-    seen = pairs(Cell("x", 1.0, measure), ["old", "new"], 0.0, 40)  # type: ignore[list-item]
+    seen = pairs(ComparedCell("x", 1.0, measure), ["old", "new"], 0.0, 40)  # type: ignore[list-item]
     warm_up = [("old", 0), ("new", 0)]
     assert order == [*warm_up, ("old", 1), ("new", 1), ("new", 2), ("old", 2), ("old", 3), ("new", 3)]
     assert [(old.speed, new.speed) for old, new in seen] == [(10.0, 9.0)] * 3
@@ -73,5 +73,5 @@ def test_pairs_give_their_geometric_mean_and_students_interval() -> None:
 
 def test_a_blocks_speed_is_all_tokens_in_all_of_the_time() -> None:
     found = block_of([heard("a", 30, 0.0, 0.5, 2.0), heard("b", 10, 1.0, 2.0, 4.0)])
-    assert found == Block(10.0, 0.75, ["a", "b"], 0)
-    assert block_of([heard("a", 30, 0.0, 0.5, 2.0), None]) == Block(0.0, 0.0, [], 1)
+    assert found == ComparedBlock(10.0, 0.75, ["a", "b"], 0)
+    assert block_of([heard("a", 30, 0.0, 0.5, 2.0), None]) == ComparedBlock(0.0, 0.0, [], 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.oracles.same_drafts import Answer, compared, placed
+from bench.oracles.same_drafts import DraftedAnswer, compared, placed
 from bench.replay import agreeing
 
 
@@ -18,16 +18,17 @@ def test_drafts_behind_the_end_of_an_answer_are_left_out() -> None:
 
 
 def test_equal_drafts_miss_nothing_and_others_are_told() -> None:
-    their = Answer([1], [2, 3, 4], {2: [3, 4, 5]})
-    found = compared([their], [Answer([1], [2, 3, 4], {2: [3, 4]})])
+    their = DraftedAnswer([1], [2, 3, 4], {2: [3, 4, 5]})
+    found = compared([their], [DraftedAnswer([1], [2, 3, 4], {2: [3, 4]})])
     assert (found["drafts"], found["draft_tokens"], found["equal_tokens"], found["same_texts"]) == (1, 2, 2, 1)
     assert not found["missed"] and found["accepted_here"] == found["accepted_in_vllm"] == 2
     their.drafts[4] = [9, 9, 9]
-    assert not compared([their], [Answer([1], [2, 3, 4], {2: [3, 4]})])["missed"], "a draft behind the end says nothing"
-    found = compared([their], [Answer([1], [2, 3, 4], {2: [9, 4, 5]})])
+    behind = DraftedAnswer([1], [2, 3, 4], {2: [3, 4]})
+    assert not compared([their], [behind])["missed"], "a draft behind the end says nothing"
+    found = compared([their], [DraftedAnswer([1], [2, 3, 4], {2: [9, 4, 5]})])
     assert found["missed"] == ["2 of 3 draft tokens are equal", "acceptance differs"]
 
 
 def test_drafts_behind_another_text_are_not_compared() -> None:
-    found = compared([Answer([1], [2, 3], {2: [3]})], [Answer([1], [9, 3], {2: [4]})])
+    found = compared([DraftedAnswer([1], [2, 3], {2: [3]})], [DraftedAnswer([1], [9, 3], {2: [4]})])
     assert found["drafts"] == 0 and found["same_texts"] == 0

@@ -16,7 +16,7 @@ import torch
 
 from bench import __main__ as command
 from bench import rows, suite
-from bench.suite import FORMS, FULL, ON_GPU, OVERRAN, SHORT, LeftOut, Part
+from bench.suite import FORMS, FULL, ON_GPU, OVERRAN, SHORT, LeftOut, SuitePart
 
 ROOT = Path(__file__).resolve().parents[2]
 # A machine with a GPU may have torch, triton and numba, and nothing of what carries messages.
@@ -50,7 +50,7 @@ def options(*flags: str) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize(("form", "part"), [(form, part) for form, parts in FORMS.items() for part in parts])
-def test_a_part_is_a_benchmark_and_its_flags_are_understood(form: str, part: Part) -> None:
+def test_a_part_is_a_benchmark_and_its_flags_are_understood(form: str, part: SuitePart) -> None:
     assert command.parser(part.name).parse_args(part.command[1:])
 
 
@@ -65,7 +65,7 @@ def test_the_suite_takes_a_quarter_of_an_hour_and_a_gpu_nine_minutes() -> None:
 def test_a_stage_that_crashes_or_hangs_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(suite, "start", as_told)
     monkeypatch.setattr(suite, "STOPPING_SECONDS", 0.1)
-    stages = [Part(name, "", 4 if name == "gpu_law3" else 120) for name in CODES]
+    stages = [SuitePart(name, "", 4 if name == "gpu_law3" else 120) for name in CODES]
     ended = {each.part.name: each for each in suite.run(ON_GPU, stages, tmp_path, options())}
     assert [each.code for each in ended.values()] == [0, -11, OVERRAN, 1, suite.LEFT_OUT, 1]
     assert "begun" in ended["gpu_law3"].said and ended["parity"].how == "died of signal 11"

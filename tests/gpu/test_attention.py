@@ -11,7 +11,7 @@ from kernels.mla_attention import fused as latent
 from kernels.mla_attention import reference as latent_reference
 from kernels.paged_attention import fused, reference
 from kernels.paged_attention.plan import plan
-from kernels.paged_attention.work import Partials, Work
+from kernels.paged_attention.work import AttentionWork, Partials
 from kernels.testing import TOLERANCE, assert_close, assert_same_bits, device, random
 from tests.kernels.paged_attention.paged_rows import Rows, make
 
@@ -65,7 +65,7 @@ def test_a_captured_launch_reads_what_a_later_step_puts_there() -> None:
     width = max(map(len, rows.tables))
     tables = torch.tensor([table + [0] * (width - len(table)) for table in rows.tables], dtype=torch.int32).cuda()
     positions = torch.tensor(rows.places, dtype=torch.int32).cuda()
-    work, partials = Work(32, 64, "cuda"), Partials.make(64, 32, 128, "cuda")
+    work, partials = AttentionWork(32, 64, "cuda"), Partials.make(64, 32, 128, "cuda")
     out, limits = torch.zeros_like(rows.queries), fused.sizes(rows.queries, rows.keys, 64)
     arguments = rows.queries, rows.keys, rows.values, tables, positions, 128**-0.5, work, partials, out
     work.put(plan(limits, [0], [1], [1000]))

@@ -7,13 +7,13 @@ import io
 from heard import heard
 
 from loadtest.arrivals import Arrivals
-from loadtest.ask import Ask, Side
+from loadtest.ask import LoadRequest, Side
 from loadtest.live import Lines, Live, sparks
 from loadtest.run import Load, Progress
 
 
 def load(label: str = "") -> Load:
-    return Load(Side(label), Ask(), client=None, watch=None)  # type: ignore[arg-type]
+    return Load(Side(label), LoadRequest(), client=None, watch=None)  # type: ignore[arg-type]
 
 
 def at(now: float, *loads: Load, point: int = 0, **arrivals: float) -> Progress:

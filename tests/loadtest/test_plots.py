@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Line, plot
+from loadtest.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, PlotLine, plot
 
 NUMBERS = st.floats(-1e9, 1e9, allow_nan=False).filter(lambda each: abs(each) > 1e-6 or each == 0)
 
@@ -24,20 +24,20 @@ def paths(svg: str) -> list[list[tuple[float, float]]]:
 
 
 def test_the_ends_of_a_line_lie_at_the_ends_of_the_axes() -> None:
-    svg = plot("T", Axis("x"), Axis("y"), [Line("a", [(0, 10), (1, 20), (2, 30)])])
+    svg = plot("T", Axis("x"), Axis("y"), [PlotLine("a", [(0, 10), (1, 20), (2, 30)])])
     (line,) = paths(svg)
     assert line[0] == (LEFT, HEIGHT - BOTTOM) and line[-1] == (WIDTH - RIGHT, TOP)
     assert line[1] == ((LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2)
 
 
 def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios_and_no_place_for_zero() -> None:
-    svg = plot("T", Axis("x", log=True), Axis("y"), [Line("a", [(0, 5), (1, 0), (10, 1), (100, 2)])])
+    svg = plot("T", Axis("x", log=True), Axis("y"), [PlotLine("a", [(0, 5), (1, 0), (10, 1), (100, 2)])])
     (line,) = paths(svg)
     assert len(line) == 3 and abs((line[1][0] - line[0][0]) - (line[2][0] - line[1][0])) < 0.2
 
 
 def test_lines_have_names_colours_and_dashes_of_their_own() -> None:
-    lines = [Line(f"line <{number}>", [(0, number), (1, number)]) for number in range(8)]
+    lines = [PlotLine(f"line <{number}>", [(0, number), (1, number)]) for number in range(8)]
     svg = plot("T & T", Axis("x"), Axis("y"), lines)
     root = ElementTree.fromstring(svg)
     drawn = [each for each in root.iter("path") if each.get("fill") == "none" and "L" in each.get("d", "")]
@@ -46,20 +46,20 @@ def test_lines_have_names_colours_and_dashes_of_their_own() -> None:
 
 
 def test_a_level_and_a_band_are_within_the_plane() -> None:
-    svg = plot("T", Axis("x"), Axis("y"), [Line("a", [(1, 2), (2, 3)], band=[(1, 1.5, 9), (2, 2, 3)])], level=1.0)
+    svg = plot("T", Axis("x"), Axis("y"), [PlotLine("a", [(1, 2), (2, 3)], band=[(1, 1.5, 9), (2, 2, 3)])], level=1.0)
     band = next(each for each in ElementTree.fromstring(svg).iter("path") if each.get("opacity"))
     heights = [float(each.split()[1]) for each in band.get("d", "M").strip("MZ").split("L")]
     assert min(heights) == TOP and max(heights) <= HEIGHT - BOTTOM
 
 
 def test_nothing_to_show_is_said() -> None:
-    assert "nothing to show" in plot("T", Axis("x"), Axis("y"), [Line("a", [])])
-    assert "nothing to show" in plot("T", Axis("x", log=True), Axis("y"), [Line("a", [(0, 1)])])
+    assert "nothing to show" in plot("T", Axis("x"), Axis("y"), [PlotLine("a", [])])
+    assert "nothing to show" in plot("T", Axis("x", log=True), Axis("y"), [PlotLine("a", [(0, 1)])])
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20), st.booleans(), st.booleans())
 def test_whatever_is_drawn_is_xml_within_its_plane(points: list[tuple[float, float]], log_x: bool, log_y: bool) -> None:
-    svg = plot("T", Axis("x", log=log_x), Axis("y", log=log_y), [Line("a", points, marks=True)])
+    svg = plot("T", Axis("x", log=log_x), Axis("y", log=log_y), [PlotLine("a", points, marks=True)])
     for line in paths(svg):
         assert all(LEFT - 1 <= x <= WIDTH - RIGHT + 1 and TOP - 1 <= y <= HEIGHT - BOTTOM + 1 for x, y in line)

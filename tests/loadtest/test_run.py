@@ -12,15 +12,15 @@ from aiohttp import web
 from scripted_server import DONE, ScriptedServer, chunk, usage
 
 from loadtest.flags import parser, plan_of
-from loadtest.plan import Plan
-from loadtest.run import Progress, Result, run
+from loadtest.plan import LoadPlan
+from loadtest.run import LoadResult, Progress, run
 
 
-def plan(server: ScriptedServer, *flags: str) -> Plan:
+def plan(server: ScriptedServer, *flags: str) -> LoadPlan:
     return plan_of(parser().parse_args([server.url, "--max-tokens=2", "--warmup=0", *flags]))
 
 
-async def load(server: ScriptedServer, *flags: str) -> Result:
+async def load(server: ScriptedServer, *flags: str) -> LoadResult:
     return await run(plan(server, *flags))
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from models.config import read_network
-from models.spec import Experts, Router
+from models.spec import ExpertRouter, Experts
 
 # In scores. Logits of a router differ by about 1e-6 between implementations, scores by a quarter of that.
 MARGIN = 5e-6
@@ -55,7 +55,7 @@ def clear_choices(theirs: PreTrainedModel, folder: Path) -> Iterator[None]:
     gates = [module for name, module in theirs.named_modules() if name.endswith("mlp.gate")]
     smallest, chosen = [torch.inf], [set[int]() for _ in routers]
 
-    def watch(router: Router, ids: set[int]) -> Any:
+    def watch(router: ExpertRouter, ids: set[int]) -> Any:
         def hook(gate: torch.nn.Module, _: Any, output: tuple[torch.Tensor, ...]) -> None:
             logits, _, indices = output
             bias = next((t for name, t in gate.state_dict().items() if name.endswith("correction_bias")), None)
@@ -74,7 +74,7 @@ def clear_choices(theirs: PreTrainedModel, folder: Path) -> Iterator[None]:
     assert all(len(ids) > router.experts // 2 for ids, router in zip(chosen, routers, strict=True))
 
 
-def margin(logits: torch.Tensor, bias: torch.Tensor | None, router: Router) -> float:
+def margin(logits: torch.Tensor, bias: torch.Tensor | None, router: ExpertRouter) -> float:
     """By how much the last of the chosen beats the first of the others, in groups and in experts."""
     scores = logits.float().softmax(-1) if router.scoring == "softmax" else logits.float().sigmoid()
     by = scores if bias is None else scores + bias.float().flatten()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models import choose as choosing
-from models.choose import Choice, choose
+from models.choose import ExecutorChoice, choose
 from models.cpu.executor import CpuExecutor
 from models.plain import PlainExecutor
 from models.sources import ModelError
@@ -86,7 +86,7 @@ def test_a_machine_has_a_gpu_only_with_triton(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_drafters_network_is_in_8_bits_beside_bfloat16_on_compiled_loops() -> None:
-    compiled, plain = Choice("compiled", None, ""), Choice("plain", None, "")
+    compiled, plain = ExecutorChoice("compiled", None, ""), ExecutorChoice("plain", None, "")
     assert compiled.drafting_dtype("bfloat16") == "int8"
     assert compiled.drafting_dtype("float32") == "float32", "who asks for float32 gets it everywhere"
     assert plain.drafting_dtype("bfloat16") == "bfloat16", "it has no 8 bits"

@@ -19,10 +19,10 @@ from kernels.cpu_cache import on_disk
 from services.api.drafter import Draft, Text
 from services.proposer.fast.drafting import branches
 from services.proposer.fast.drafting.step import step
-from services.proposer.fast.namespaces import Namespaces
+from services.proposer.fast.namespaces import FastNamespaces
 from services.proposer.fast.segments.segment import Segment, merge
-from services.proposer.fast.texts import Texts
-from services.proposer.texts import Options
+from services.proposer.fast.texts import FastTexts
+from services.proposer.texts import TextOptions
 
 log = logging.getLogger(__name__)
 _compiled = threading.Event()
@@ -55,7 +55,7 @@ def load() -> None:
 
 def _compile() -> None:
     try:
-        texts = Texts(Namespaces(4, 1000, most=1), Options(depth=4))
+        texts = FastTexts(FastNamespaces(4, 1000, most=1), TextOptions(depth=4))
         texts.take_in([Text(1, array("i", [1, 2, 1]))])
         branches.grown(Draft([1], confidence=[0.5]), [], [])
     # The plain drafters draft then.

@@ -8,7 +8,7 @@ from services.api.messages import CorpusCard
 from services.proposer.store.library import Library
 
 
-class Corpora:
+class NamespaceCorpora:
     def __init__(self, library: Library, key: str) -> None:
         self._library, self._key = library, key
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.drafting.chances import CELL_WORDS, CELLS
 from services.proposer.fast.drafting.records import SPACE
 from services.proposer.fast.native import Record, Records
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.namespaces import MOST_NAMESPACES
-from services.proposer.namespaces import Namespace as PlainNamespace
-from services.proposer.namespaces import Namespaces as PlainNamespaces
+from services.proposer.namespaces import Namespace as Namespace
+from services.proposer.namespaces import Namespaces as Namespaces
 
 # Estimated memory of a token to come.
 _BYTES_A_TOKEN = 80
 
 
-class Namespace(PlainNamespace):
+class FastNamespace(Namespace):
     def __init__(self, name: str, number: int, record: Record) -> None:
         super().__init__(name)
         self.number, self.record = number, record
@@ -47,14 +47,14 @@ class Namespace(PlainNamespace):
         return int(self.chances.nbytes) + held
 
 
-class Namespaces(PlainNamespaces[Namespace]):
+class FastNamespaces(Namespaces[FastNamespace]):
     def __init__(
         self, depth: int, max_tokens: int, max_requests: int | None = None, max_bytes: int = 1 << 40,
         most: int = MOST_NAMESPACES,
     ) -> None:  # fmt: skip
         super().__init__(depth, max_tokens, max_requests, max_bytes, most)
         self.records: Records = np.zeros(most, SPACE)
-        self._by_number: dict[int, Namespace] = {}
+        self._by_number: dict[int, FastNamespace] = {}
         self._free = list(range(most - 1, -1, -1))
         self._serials = itertools.count(1)
 
@@ -75,23 +75,23 @@ class Namespaces(PlainNamespaces[Namespace]):
 
     # How they come and go -----------------------------------------------------------------------------------
 
-    def _new(self, name: str) -> Namespace:
+    def _new(self, name: str) -> FastNamespace:
         number = self._free.pop()
         record = self.records[number]
         record["max_requests"] = self._requests_of_one
-        namespace = self._by_number[number] = Namespace(name, number, record)
+        namespace = self._by_number[number] = FastNamespace(name, number, record)
         return namespace
 
-    def _end(self, namespace: Namespace) -> None:
+    def _end(self, namespace: FastNamespace) -> None:
         super()._end(namespace)
         del self._by_number[namespace.number]
         self.records[namespace.number] = np.zeros(1, SPACE)[0]
         self._free.append(namespace.number)
 
-    def _automaton(self) -> Automaton:
-        return Automaton(self.depth, self._max_tokens, self._max_bytes // 2)
+    def _automaton(self) -> FastAutomaton:
+        return FastAutomaton(self.depth, self._max_tokens, self._max_bytes // 2)
 
-    def _add(self, namespace: Namespace) -> None:
+    def _add(self, namespace: FastNamespace) -> None:
         """New serials tell readers and writers to start again from the root."""
         super()._add(namespace)
         record = namespace.record
@@ -99,7 +99,7 @@ class Namespaces(PlainNamespaces[Namespace]):
         record["new_at"], record["new_serial"] = namespace.automata[0].address, next(self._serials)
         record["requests"] = 0
 
-    def _keep(self, namespace: Namespace, count: int) -> None:
+    def _keep(self, namespace: FastNamespace, count: int) -> None:
         for automaton in namespace.automata[count:]:
             automaton.close()
         super()._keep(namespace, count)

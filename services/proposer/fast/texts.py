@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
 from services.api.settings import Settings
-from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.drafting import branches, chances, records
 from services.proposer.fast.drafting.step import BLENDED, step
-from services.proposer.fast.namespaces import Namespace, Namespaces
+from services.proposer.fast.namespaces import FastNamespace, FastNamespaces
 from services.proposer.fast.native import Records
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 from services.proposer.rates import OWN, SOURCES
-from services.proposer.texts import Method, Options, shared_out
+from services.proposer.texts import PlainMethod, TextOptions, shared_out
 
 # The most tokens that one call takes in: about a millisecond.
 SLICE = 2048
@@ -34,14 +34,14 @@ _BIT = {source: 1 << number for number, source in enumerate(SOURCES)}
 _REQUEST = struct.Struct(f"{records.REQUEST.itemsize // 8}q")
 _FIRST_ROWS = 64
 _FIRST_BATCH = 32
-_NO_RULE = Rule()
+_NO_RULE = DraftRule()
 
 
 @dataclass(slots=True)
 class _Row:
     number: int
-    automaton: Automaton
-    namespace: Namespace | None
+    automaton: FastAutomaton
+    namespace: FastNamespace | None
     text: Text
     # How many tokens are taken in.
     taken: int = 0
@@ -51,11 +51,11 @@ class _Row:
     memory: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
-class Texts:
-    def __init__(self, namespaces: Namespaces, options: Options) -> None:
+class FastTexts:
+    def __init__(self, namespaces: FastNamespaces, options: TextOptions) -> None:
         self.namespaces, self.options = namespaces, options
         # Called with a segment that a draft came from, and the probabilities of its tokens.
-        self.used: Callable[[Namespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
+        self.used: Callable[[FastNamespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
         self._row_of: dict[int, _Row] = {}
         self._by_number: dict[int, _Row] = {}
         self._control: Records = np.zeros(1, records.CONTROL)
@@ -72,13 +72,13 @@ class Texts:
         self._lay_out_batch(_FIRST_BATCH)
 
     @classmethod
-    def of(cls, settings: Settings) -> Texts:
-        return cls(Namespaces.of(settings), Options.of(settings))
+    def of(cls, settings: Settings) -> FastTexts:
+        return cls(FastNamespaces.of(settings), TextOptions.of(settings))
 
     def __len__(self) -> int:
         return len(self._row_of)
 
-    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+    def draft(self, requests: Sequence[DraftRequest], method: PlainMethod) -> list[Draft]:
         """Take in the texts' new tokens, then return the method's draft for each. A text may appear only once in a
         call."""
         sources = sum(_BIT[source] for source in method.sources) | (BLENDED if method.is_blended else 0)
@@ -117,7 +117,7 @@ class Texts:
 
     # The call ---------------------------------------------------------------------------------------------
 
-    def _step(self, requests: Sequence[DraftRequest], sources: int, rule: Rule) -> list[_Row]:
+    def _step(self, requests: Sequence[DraftRequest], sources: int, rule: DraftRule) -> list[_Row]:
         """The answers are in the records then."""
         rows = [self._row_of.get(request.text.sequence_id) or self._start(request.text) for request in requests]
         new = [len(request.text.tokens) - row.taken for request, row in zip(requests, rows, strict=True)]
@@ -184,7 +184,7 @@ class Texts:
         if not self._free_rows:
             self._lay_out_rows(2 * len(self._rows))
         options, namespace = self.options, self.namespaces.get(text.namespace)
-        automaton = Automaton(max(options.depth, options.most_ngram), looked_up=options.most_ngram)
+        automaton = FastAutomaton(max(options.depth, options.most_ngram), looked_up=options.most_ngram)
         automaton.make_room(len(text.tokens) + SLICE // 8)
         held = _Row(self._free_rows.pop(), automaton, namespace, text)
         self._row_of[text.sequence_id] = self._by_number[held.number] = held

@@ -11,12 +11,12 @@ from contextlib import suppress
 from services.proposer.fast.owners import names_to_drop
 from services.proposer.store import policy
 from services.proposer.store.corpora import CorpusBuilder
-from services.proposer.store.database import Database, Outdated, Piece
+from services.proposer.store.database import Database, Outdated, StoredPiece
 from services.proposer.store.files import StoredFile, learned, owner_of_space, total_bytes, total_tokens
 from services.proposer.store.folder import LibraryFolder
 from services.proposer.store.learning import PRICE
 from services.proposer.store.shelf import Shelf
-from services.proposer.store.state import State
+from services.proposer.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 _TELL_USE = 60.0  # seconds
 
 
-class Builder:
-    def __init__(self, folder: LibraryFolder, database: Database, state: State, stopped: Callable[[], bool]) -> None:
+class SegmentBuilder:
+    def __init__(
+        self, folder: LibraryFolder, database: Database, state: StoreState, stopped: Callable[[], bool]
+    ) -> None:
         self._folder, self._database, self._state, self._stopped = folder, database, state, stopped
         self._shelf = Shelf(folder, database, state, stopped)
         self._corpora = CorpusBuilder(folder, state, self._shelf)
@@ -86,7 +88,7 @@ class Builder:
             with self._state.lock:
                 self._state.to_seal.pop(name)
 
-    def _seal(self, name: str, pieces: Sequence[Piece]) -> None:
+    def _seal(self, name: str, pieces: Sequence[StoredPiece]) -> None:
         texts: dict[int, array[int]] = {}
         for piece in pieces:
             texts.setdefault(piece.text, array("i")).extend(piece.tokens)
@@ -98,9 +100,9 @@ class Builder:
             self._state.learning.stored_tokens -= tokens
             self._state.learning.stored_size -= tokens + PRICE * len(pieces)
 
-    def _pieces(self, name: str) -> list[Piece]:
+    def _pieces(self, name: str) -> list[StoredPiece]:
         """As many as may be in memory."""
-        found: list[Piece] = []
+        found: list[StoredPiece] = []
         tokens = 0
         for piece in self._database.pieces(name):
             found.append(piece)

@@ -12,7 +12,7 @@ from services.proposer.store.database import Outdated
 from services.proposer.store.files import StoredFile, learned, owner_of_space, total_bytes
 from services.proposer.store.folder import LibraryFolder
 from services.proposer.store.shelf import Progress, Shelf, unlink
-from services.proposer.store.state import State
+from services.proposer.store.state import StoreState
 from services.proposer.store.uploads import Upload
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _BYTES_A_TOKEN = 14
 
 
 class CorpusBuilder:
-    def __init__(self, folder: LibraryFolder, state: State, shelf: Shelf) -> None:
+    def __init__(self, folder: LibraryFolder, state: StoreState, shelf: Shelf) -> None:
         self._folder, self._state, self._shelf = folder, state, shelf
 
     def keep_uploads(self) -> None:

@@ -61,7 +61,7 @@ class Outdated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredPiece:
     """Some tokens of a text; none in a piece that was damaged."""
 
     id: int
@@ -171,25 +171,25 @@ class Database:
         with self.lock, self._errors():
             return {space: (tokens, pieces) for space, tokens, pieces in self._connection.execute(query)}
 
-    def pieces(self, space: str) -> Iterator[Piece]:
+    def pieces(self, space: str) -> Iterator[StoredPiece]:
         after = 0
         while some := self._pieces("space = ? AND id > ? ORDER BY id", space, after):
             yield from some
             after = some[-1].id
 
-    def newest_pieces(self, space: str) -> Iterator[Piece]:
+    def newest_pieces(self, space: str) -> Iterator[StoredPiece]:
         """The newest first."""
         before = 1 << 62
         while some := self._pieces("space = ? AND id < ? ORDER BY id DESC", space, before):
             yield from some
             before = some[-1].id
 
-    def _pieces(self, where: str, *values: object) -> list[Piece]:
+    def _pieces(self, where: str, *values: object) -> list[StoredPiece]:
         query = f"SELECT id, space, text, length, tokens, crc FROM pieces WHERE {where} LIMIT {_PIECES}"
         with self.lock, self._errors():
             return [self._piece(row) for row in self._connection.execute(query, values)]
 
-    def _piece(self, row: tuple[Any, ...]) -> Piece:
+    def _piece(self, row: tuple[Any, ...]) -> StoredPiece:
         try:
             space, text, _, data = msgspec.convert(_checked(row[1:]), tuple[SpaceName, int, int, bytes])
             tokens = array("i", data)
@@ -198,8 +198,8 @@ class Database:
         except ValueError as error:
             self.damaged += 1
             log.error("text of a namespace is lost: piece %s of %s: %s", row[0], self.path, error)
-            return Piece(row[0], "", 0, array("i"))
-        return Piece(row[0], space, text, tokens)
+            return StoredPiece(row[0], "", 0, array("i"))
+        return StoredPiece(row[0], space, text, tokens)
 
     # Files ------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Database:
         add: Sequence[StoredFile] = (),
         remove: Sequence[StoredFile] = (),
         use: Sequence[StoredFile] = (),
-        sealed: tuple[str, Sequence[Piece]] | None = None,
+        sealed: tuple[str, Sequence[StoredPiece]] | None = None,
     ) -> None:
         """`use` has a new use of theirs; `sealed` are the pieces of a namespace up to the last of them. Outdated: one
         of these is no longer there, and nothing has changed."""

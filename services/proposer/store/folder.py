@@ -30,7 +30,7 @@ _PATIENCE = 20.0  # seconds
 _PRIVATE = "specmesh-library-"
 
 
-class Busy(OSError):
+class FolderBusy(OSError):
     """Another process holds the lock for too long."""
 
 
@@ -58,7 +58,7 @@ class LibraryFolder:
                     fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
                     return kind == fcntl.LOCK_EX
             if time.monotonic() > until:
-                raise Busy("another process has been opening the library for too long")
+                raise FolderBusy("another process has been opening the library for too long")
             time.sleep(0.01)
 
     def let_others_in(self) -> None:

@@ -15,7 +15,7 @@ PRICE = 64
 
 
 @dataclass(slots=True, eq=False)
-class Text:
+class LearningText:
     space: str
     number: int
     tokens: array[int] = field(default_factory=lambda: array("i"))
@@ -28,8 +28,8 @@ class Learning:
         self._max_tokens = max_tokens
         # No other process has the same numbers.
         self.next_number = secrets.randbits(62)
-        self._open: dict[tuple[str, int], Text] = {}
-        self._unwritten: dict[Text, None] = {}
+        self._open: dict[tuple[str, int], LearningText] = {}
+        self._unwritten: dict[LearningText, None] = {}
         self._held = 0
         # On disk, and their size with prices.
         self.stored_tokens = self.stored_size = 0
@@ -49,7 +49,7 @@ class Learning:
             self.dropped += len(new)
             return
         if text is None:
-            text = self._open[space, text_id] = Text(space, self.next_number)
+            text = self._open[space, text_id] = LearningText(space, self.next_number)
             self.next_number += 1
         text.tokens.extend(new)
         self._held += price
@@ -62,11 +62,11 @@ class Learning:
         """Whether this process has begun the text when `number` was its next, or later."""
         return number <= text < self.next_number
 
-    def unwritten(self) -> list[tuple[Text, array[int]]]:
+    def unwritten(self) -> list[tuple[LearningText, array[int]]]:
         """Texts, with tokens to be written."""
         return [(text, text.tokens[:]) for text in self._unwritten]
 
-    def written(self, texts: Iterable[tuple[Text, array[int]]]) -> None:
+    def written(self, texts: Iterable[tuple[LearningText, array[int]]]) -> None:
         for text, tokens in texts:
             del text.tokens[: len(tokens)]
             if not text.tokens:

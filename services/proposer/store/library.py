@@ -26,13 +26,13 @@ from pathlib import Path
 
 from services.api.messages import CorpusCard
 from services.proposer.fast.segments.segment import Segment, SegmentDamaged
-from services.proposer.store.builder import Builder
+from services.proposer.store.builder import SegmentBuilder
 from services.proposer.store.database import Database, DatabaseDamaged, set_aside
 from services.proposer.store.files import Role, StoredFile, learned, owner_of_space, space_of, total_bytes, total_tokens
 from services.proposer.store.folder import LibraryFolder, private_folder
 from services.proposer.store.learning import Learning
 from services.proposer.store.policy import Bounds
-from services.proposer.store.state import Space, State
+from services.proposer.store.state import Space, StoreState
 from services.proposer.store.steps import Repeating, Steps
 from services.proposer.store.uploads import CorpusRefused, Uploads
 
@@ -93,7 +93,7 @@ class Library:
             folder, lock = private_folder(bounds.max_bytes)
             self._private = weakref.finalize(self, _remove, folder, lock)
         self._clock = clock
-        self._state = State(bounds, now, Learning(bounds.learning_tokens), Uploads(bounds))
+        self._state = StoreState(bounds, now, Learning(bounds.learning_tokens), Uploads(bounds))
         self._folder = LibraryFolder(folder, vocabulary)
         try:
             self._database, lost = self._opened()
@@ -104,7 +104,7 @@ class Library:
         self._folder.let_others_in()
         self._steps = Steps(clock)
         self._stopping = threading.Event()
-        self._builder = Builder(self._folder, self._database, self._state, self._stopping.is_set)
+        self._builder = SegmentBuilder(self._folder, self._database, self._state, self._stopping.is_set)
         self._written_at = clock()
         self._held_bytes = self._database.held_bytes()
         self._builder.look()

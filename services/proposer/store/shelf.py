@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from services.proposer.fast.segments.segment import Segment, SegmentDamaged, merge
-from services.proposer.store.database import Database, Outdated, Piece
+from services.proposer.store.database import Database, Outdated, StoredPiece
 from services.proposer.store.files import Role, StoredFile
 from services.proposer.store.folder import LibraryFolder
-from services.proposer.store.state import Space, State
+from services.proposer.store.state import Space, StoreState
 from services.proposer.store.steps import Stopped
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,9 @@ Progress = Callable[[int], None]
 class Shelf:
     """`stopped`: the library is being closed; then `build` and `merged` raise Stopped."""
 
-    def __init__(self, folder: LibraryFolder, database: Database, state: State, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: LibraryFolder, database: Database, state: StoreState, stopped: Callable[[], bool]
+    ) -> None:
         self._folder, self._database, self._state, self._stopped = folder, database, state, stopped
 
     def look(self) -> None:
@@ -70,7 +72,7 @@ class Shelf:
         self,
         add: Sequence[StoredFile],
         remove: Sequence[StoredFile],
-        sealed: tuple[str, Sequence[Piece]] | None = None,
+        sealed: tuple[str, Sequence[StoredPiece]] | None = None,
         made: Sequence[Segment] = (),
     ) -> None:
         """Segments made are open from now on. After an error there is no file of `add`."""

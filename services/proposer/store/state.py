@@ -35,7 +35,7 @@ class Space:
 
 
 @dataclass(slots=True)
-class Counts:
+class StoreCounts:
     evicted_segments: int = 0
     evicted_tokens: int = 0
     evicted_namespaces: int = 0
@@ -46,7 +46,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class State:
+class StoreState:
     bounds: Bounds
     # Of the day, in seconds: it goes into files.
     now: Callable[[], float]
@@ -67,7 +67,7 @@ class State:
     uses: dict[str, float] = field(default_factory=dict)
     # Segments that were given back: a thread drops them, as it takes a while to unmap one.
     released: list[Segment] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
+    counts: StoreCounts = field(default_factory=StoreCounts)
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def see(self, files: dict[str, list[StoredFile]]) -> None:

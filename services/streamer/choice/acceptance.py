@@ -40,7 +40,7 @@ def runs_behind(runs: Sequence[Run], known: int) -> Sequence[Run]:
 
 
 @dataclass(slots=True)
-class Acceptance:
+class ChoiceAcceptance:
     """Counts of verify steps. Steps with an empty draft are kept apart: nothing was verified in them."""
 
     in_order: bool = False  # whether the steps are kept in order, too
@@ -56,7 +56,7 @@ class Acceptance:
             if self.in_order and run.drafted > 0:
                 self.order.append((run.drafted, min(run.accepted, run.drafted)))
 
-    def merge(self, other: Acceptance) -> None:
+    def merge(self, other: ChoiceAcceptance) -> None:
         self.in_order |= other.in_order
         for kind, steps in other.kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0) + steps

@@ -17,7 +17,7 @@ from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, Sampling
 from services.api.strategies import Verification, verification_for
-from services.streamer.choice.acceptance import Acceptance, Predicted
+from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted
 from services.streamer.choice.delivery import Delivery
 from services.streamer.choice.echo import Echo
 from services.streamer.choice.exchange import Exchange
@@ -162,7 +162,7 @@ def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, 
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
             origins_shown=request.return_provenance,
         ),
-        acceptance=Acceptance(in_order=request.return_speculation_steps),
+        acceptance=ChoiceAcceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
         cache_salt=caller.cache_salt,
         key=key_of(ids, exchange.page_tokens, caller.cache_salt, request.session),

@@ -23,7 +23,7 @@ from mesh.ref import Ref
 from services.api.messages import Failed, Finished, FinishReason, Generate, Speculation, Tokens
 from services.api.sampling import Sampling
 from services.api.strategies import Verification
-from services.streamer.choice.acceptance import Acceptance, Predicted, runs_behind
+from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted, runs_behind
 from services.streamer.choice.admission import deadline_passed
 from services.streamer.choice.delivery import Delivery, Piece
 from services.streamer.choice.echo import Echo
@@ -57,7 +57,7 @@ class Choice:
     tokens: list[int] = field(default_factory=list)
     # The id that ended it at the worker, which isn't among the tokens.
     stop_token: int | None = None
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: ChoiceAcceptance = field(default_factory=ChoiceAcceptance)
     attempt: int = 0
     priority: int = 0
     cache_salt: str = ""

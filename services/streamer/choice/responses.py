@@ -12,7 +12,7 @@ import orjson
 from services.api.messages import ModelCard, TokenLogprob
 from services.api.prompt_logprobs import PromptLogprob
 from services.streamer.choice import timeline
-from services.streamer.choice.acceptance import Acceptance
+from services.streamer.choice.acceptance import ChoiceAcceptance
 from services.streamer.choice.delivery import Piece, slices
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.generation import Choice, Ending
@@ -202,7 +202,7 @@ def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any
 
 
 def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
-    together = Acceptance()
+    together = ChoiceAcceptance()
     for choice in choices:
         together.merge(choice.acceptance)
     # Verification and maximum draft length are the same for every choice of a request.

@@ -29,7 +29,7 @@ LEAST = 4  # of each
 
 
 @dataclass(slots=True)
-class _Run:
+class _Spans:
     """Spans of one kind that follow each other, as one."""
 
     begin: float
@@ -38,7 +38,7 @@ class _Run:
     step: int
     parts: int = 1
 
-    def grow(self, other: _Run) -> None:
+    def grow(self, other: _Spans) -> None:
         self.begin, self.end = min(self.begin, other.begin), max(self.end, other.end)
         self.tokens += other.tokens
         self.parts += other.parts
@@ -51,9 +51,9 @@ class _Runs:
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 1
-        self.runs: list[_Run] = []
+        self.runs: list[_Spans] = []
 
-    def add(self, run: _Run) -> None:
+    def add(self, run: _Spans) -> None:
         last = self.runs[-1] if self.runs else None
         if last is not None and last.parts + run.parts <= self._size:
             last.grow(run)
@@ -94,7 +94,7 @@ class Timeline:
 
     def spent(self, what: str, begin: float, end: float, tokens: int = 0) -> None:
         """By our own clock."""
-        self._runs(self._done, what).add(_Run(begin, end, tokens, 0))
+        self._runs(self._done, what).add(_Spans(begin, end, tokens, 0))
 
     def waits(self) -> None:
         """Begins an attempt at a worker."""
@@ -115,7 +115,7 @@ class Timeline:
             return
         for span in spans:
             if span.what in KINDS:
-                run = _Run(span.begin, span.end, span.tokens, span.step)
+                run = _Spans(span.begin, span.end, span.tokens, span.step)
                 self._runs(attempt.kinds, span.what).add(run)
                 attempt.last = max(attempt.last, span.end)
         attempt.latest = min(attempt.latest, self.now() - attempt.last)
@@ -123,7 +123,7 @@ class Timeline:
     def shown(self, tokens: int) -> None:
         """The tokens of that message have been written."""
         if self._attempt is not None:
-            self._runs(self._attempt.kinds, "stream").add(_Run(self._attempt.last, self.now(), tokens, 0))
+            self._runs(self._attempt.kinds, "stream").add(_Spans(self._attempt.last, self.now(), tokens, 0))
 
     def _runs(self, kinds: dict[str, _Runs], what: str) -> _Runs:
         if what not in kinds:
@@ -148,7 +148,7 @@ class Timeline:
         spans = [self._body(what, run) for what, runs in self._done.items() for run in runs.runs]
         return sorted(spans, key=lambda span: (span["from_ms"], span["to_ms"]))
 
-    def _body(self, what: str, run: _Run) -> dict[str, Any]:
+    def _body(self, what: str, run: _Spans) -> dict[str, Any]:
         body: dict[str, Any] = {"what": what, "from_ms": self._ms(run.begin), "to_ms": self._ms(run.end)}
         if run.step:
             body["step"] = run.step

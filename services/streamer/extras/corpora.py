@@ -21,7 +21,7 @@ from services.api.texts import pieces
 from services.streamer.choice.encoding import encode_error
 from services.streamer.choice.peers import Peers
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
-from services.streamer.openai.fields import Fields, check_list, shown, wrong_type
+from services.streamer.openai.fields import BodyFields, check_list, shown, wrong_type
 from services.streamer.openai.sampling import check_ids, read_ids
 
 MAX_TEXTS = 4096  # of a part
@@ -59,7 +59,7 @@ class CorpusPlace:
 
 
 def parse_part(values: dict[str, Any]) -> CorpusPart:
-    fields = Fields(values)
+    fields = BodyFields(values)
     name = _name(fields, "name")
     texts = _texts(fields, "text", "texts")
     last = fields.boolean("last") if fields.get("last") is not None else True
@@ -77,7 +77,7 @@ def parse_part(values: dict[str, Any]) -> CorpusPart:
 
 def parse_external(values: dict[str, Any]) -> CorpusPart:
     """SGLang's /add_external_corpus."""
-    fields = Fields(values)
+    fields = BodyFields(values)
     fields.only("file_path")  # a path on the server's disk: never read for a request
     given = fields.get("corpus_id")
     name = _name(fields, "corpus_id") if given is not None else f"corpus-{secrets.token_hex(8)}"
@@ -96,7 +96,7 @@ def parse_external(values: dict[str, Any]) -> CorpusPart:
 
 def parse_removal(values: dict[str, Any]) -> str:
     """SGLang's /remove_external_corpus: the name."""
-    fields = Fields(values)
+    fields = BodyFields(values)
     name = _name(fields, "corpus_id")
     fields.nothing_else()
     return name
@@ -118,7 +118,7 @@ def check_name(name: str, where: str = "name") -> str:
     return name
 
 
-def _name(fields: Fields, field: str) -> str:
+def _name(fields: BodyFields, field: str) -> str:
     name = fields.text(field, LONGEST_SALT)
     if name is None:
         raise bad_value(field, "is missing", "missing_required_parameter")
@@ -129,7 +129,7 @@ def _optional_name(name: str | None) -> str:
     return check_name(name, "namespace") if name else ""
 
 
-def _texts(fields: Fields, single: str | None, several: str) -> list[str]:
+def _texts(fields: BodyFields, single: str | None, several: str) -> list[str]:
     value = fields.get(several)
     text = fields.get(single) if single else None
     if single and text is not None:

@@ -27,7 +27,7 @@ from services.api.messages import Dying, Kill, Look, Seen
 from services.api.phases import ALL
 from services.runtime.introspection import INTROSPECTION
 from services.streamer.openai.errors import ApiError, bad_value
-from services.streamer.openai.fields import Fields
+from services.streamer.openai.fields import BodyFields
 
 FRESH = 0.2  # s
 PATIENCE = 0.2  # s
@@ -258,7 +258,7 @@ class MeshMap:
 
 def parse_kill(values: dict[str, Any]) -> str:
     """The role to kill, from a body."""
-    fields = Fields(values)
+    fields = BodyFields(values)
     role = fields.choice("role", KILLED_ROLES)
     fields.nothing_else()
     if role is None:

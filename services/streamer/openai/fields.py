@@ -22,7 +22,7 @@ _TEXT_PART = {"type", "text"}
 MAX_TEXT = 2**31 - 1  # the body's size is the real limit
 
 
-class Fields:
+class BodyFields:
     """One JSON object. Ask for every field you know, then call `nothing_else`."""
 
     __slots__ = ("path", "values", "wanted")
@@ -135,7 +135,7 @@ def check_list(value: Any, path: str, longest: int) -> list[Any]:
     return value
 
 
-def read_content(fields: Fields) -> str:
+def read_content(fields: BodyFields) -> str:
     """The field `content`: a text, or text parts, which are joined."""
     content = fields.get("content")
     where = fields.at("content")
@@ -148,7 +148,7 @@ def read_content(fields: Fields) -> str:
         if _is_text_part(each):
             texts.append(each["text"])
             continue
-        part = Fields(each, f"{where}[{index}]")
+        part = BodyFields(each, f"{where}[{index}]")
         kind = part.get("type")
         if kind != "text":
             raise unsupported(part.at("type"), f"{shown(kind)} is not supported: text parts only")

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from services.streamer.openai.errors import ApiError, unsupported
-from services.streamer.openai.fields import Fields, shown
+from services.streamer.openai.fields import BodyFields, shown
 
 Values = dict[str, tuple[Any, ...]]
 
@@ -57,7 +57,7 @@ TOOL_ROLES = ("tool", "function")
 NO_TOOLS = "is not supported: tools aren't served yet"
 
 
-def check_not_asked(fields: Fields, values: Values) -> None:
+def check_not_asked(fields: BodyFields, values: Values) -> None:
     for name, harmless in values.items():
         fields.only(name, *harmless)
 
@@ -77,7 +77,7 @@ def check_metadata(metadata: Any, read: Collection[str]) -> None:
             raise unsupported(f"metadata.{name}", message)
 
 
-def check_no_tools(message: Fields) -> None:
+def check_no_tools(message: BodyFields) -> None:
     """Before what is missing without them: a message that calls a tool needs no content."""
     if (role := message.get("role")) in TOOL_ROLES:
         raise unsupported(message.at("role"), f"{shown(role)} {NO_TOOLS}")

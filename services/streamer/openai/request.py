@@ -18,7 +18,7 @@ from services.api.sampling import MAX_LOGPROBS, Sampling
 from services.api.sampling_defaults import SamplingDefaults
 from services.streamer.openai import not_served
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
-from services.streamer.openai.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
+from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, read_content, wrong_type
 from services.streamer.openai.not_served import check_metadata, check_no_tools, check_not_asked
 from services.streamer.openai.sampling import (
     check_ids,
@@ -169,7 +169,7 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
-    fields = Fields(values)
+    fields = BodyFields(values)
     model = _model(fields)
     turns = _turns(fields, limits)
     own = OfChat(**fields.read_all(OF_CHAT))
@@ -191,7 +191,7 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
 
 
 def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
-    fields = Fields(values)
+    fields = BodyFields(values)
     model = _model(fields)
     own = OfCompletion(**fields.read_all(OF_COMPLETION))
     check_not_asked(fields, not_served.COMPLETION)
@@ -249,7 +249,7 @@ def too_long(request: Request, asked: str, max_context: int, param: str | None =
 
 def parse_tokenize(values: dict[str, Any], limits: RequestLimits) -> tuple[str | None, Encode]:
     """The model named, if any, and what to encode: `messages` or `prompt`."""
-    fields = Fields(values)
+    fields = BodyFields(values)
     model = fields.text("model", MODEL_NAME_LENGTH)
     if fields.get("messages") is not None:
         fields.only("prompt")
@@ -268,7 +268,7 @@ def parse_tokenize(values: dict[str, Any], limits: RequestLimits) -> tuple[str |
 
 
 def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
-    fields = Fields(values)
+    fields = BodyFields(values)
     model = fields.text("model", MODEL_NAME_LENGTH)
     value = fields.get("tokens")
     if not isinstance(value, list):
@@ -281,7 +281,7 @@ def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
 
 
 def _request(
-    fields: Fields,
+    fields: BodyFields,
     limits: RequestLimits,
     *,
     chat: bool,
@@ -325,21 +325,21 @@ def _request(
     return request
 
 
-def _model(fields: Fields) -> str:
+def _model(fields: BodyFields) -> str:
     model = fields.text("model", MODEL_NAME_LENGTH)
     if model is None:
         raise bad_value("model", "is missing; GET /v1/models names those served", "missing_required_parameter")
     return model
 
 
-def _stream_options(fields: Fields, stream: bool) -> tuple[bool, bool]:
+def _stream_options(fields: BodyFields, stream: bool) -> tuple[bool, bool]:
     """Whether the usage is wanted at the end, and whether with every chunk."""
     value = fields.get("stream_options")
     if value is None:
         return False, False
     if not stream:
         raise bad_value("stream_options", "needs stream: true")
-    options = Fields(value, "stream_options")
+    options = BodyFields(value, "stream_options")
     include_usage = options.boolean("include_usage")
     options.only("include_obfuscation", False)
     continuous = options.boolean("continuous_usage_stats")
@@ -348,7 +348,7 @@ def _stream_options(fields: Fields, stream: bool) -> tuple[bool, bool]:
     return include_usage, include_usage and continuous
 
 
-def _stops(fields: Fields, limits: RequestLimits) -> tuple[str, ...]:
+def _stops(fields: BodyFields, limits: RequestLimits) -> tuple[str, ...]:
     value = fields.get("stop")
     if value is None:
         return ()
@@ -362,17 +362,17 @@ def _stops(fields: Fields, limits: RequestLimits) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def _turns(fields: Fields, limits: RequestLimits) -> list[ChatTurn]:
+def _turns(fields: BodyFields, limits: RequestLimits) -> list[ChatTurn]:
     value = fields.get("messages")
     if value is None:
         raise _missing("messages", fields, other="prompt", path="/v1/completions")
     messages = check_list(value, "messages", limits.max_messages)
     if not messages:
         raise bad_value("messages", "is empty")
-    return [_turn(Fields(each, f"messages[{index}]")) for index, each in enumerate(messages)]
+    return [_turn(BodyFields(each, f"messages[{index}]")) for index, each in enumerate(messages)]
 
 
-def _turn(message: Fields) -> ChatTurn:
+def _turn(message: BodyFields) -> ChatTurn:
     check_no_tools(message)
     role = message.choice("role", ROLES)
     if role is None:
@@ -386,13 +386,13 @@ def _turn(message: Fields) -> ChatTurn:
     return ChatTurn(role="system" if role == "developer" else role, content=content, name=name)
 
 
-def _missing(name: str, fields: Fields, *, other: str, path: str) -> ApiError:
+def _missing(name: str, fields: BodyFields, *, other: str, path: str) -> ApiError:
     """`other` is the field that the route `path` reads instead."""
     hint = f"; {other} is a field of {path}" if fields.values.get(other) is not None else ""
     return bad_value(name, f"is missing{hint}", "missing_required_parameter")
 
 
-def _prompts(fields: Fields) -> list[Prompt]:
+def _prompts(fields: BodyFields) -> list[Prompt]:
     value = fields.get("prompt")
     if value is None:
         raise _missing("prompt", fields, other="messages", path="/v1/chat/completions")

@@ -22,7 +22,7 @@ from services.api.sampling import (
 )
 from services.api.sampling_defaults import SamplingDefaults
 from services.streamer.openai.errors import bad_value
-from services.streamer.openai.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
+from services.streamer.openai.fields import BodyFields, check_integer, check_list, check_number, shown, wrong_type
 
 MAX_STOP_TOKEN_IDS = 128
 MAX_BAD_WORD_TEXTS = 256
@@ -32,7 +32,7 @@ MAX_IDS = 2**20  # in one list: the longest context
 _IDS = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
-def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int, defaults: SamplingDefaults) -> Sampling:
+def read_sampling(fields: BodyFields, max_tokens: int | None, logprobs: int, defaults: SamplingDefaults) -> Sampling:
     given: dict[str, Any] = {}
     for row in PARAMETERS.values():
         value = READERS[row.name](fields) if row.name in READERS else fields.read(row)
@@ -46,7 +46,7 @@ def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int, default
     return sampling
 
 
-def read_bad_words(fields: Fields) -> tuple[str, ...]:
+def read_bad_words(fields: BodyFields) -> tuple[str, ...]:
     value = fields.get("bad_words")
     if value is None:
         return ()
@@ -60,7 +60,7 @@ def read_bad_words(fields: Fields) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _bad_words_token_ids(fields: Fields) -> list[list[int]]:
+def _bad_words_token_ids(fields: BodyFields) -> list[list[int]]:
     """Lists of ids; a single id is a word of one token."""
     value = fields.get("bad_words_token_ids")
     if value is None:
@@ -75,14 +75,14 @@ def _bad_words_token_ids(fields: Fields) -> list[list[int]]:
     return words
 
 
-def _allowed_token_ids(fields: Fields) -> list[int]:
+def _allowed_token_ids(fields: BodyFields) -> list[int]:
     value = fields.get("allowed_token_ids")
     if value is None:
         return []
     return read_ids(check_list(value, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS), "allowed_token_ids")
 
 
-def _logit_bias(fields: Fields) -> dict[int, float]:
+def _logit_bias(fields: BodyFields) -> dict[int, float]:
     value = fields.get("logit_bias")
     if value is None:
         return {}
@@ -99,7 +99,7 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
     return biases
 
 
-def _stop_token_ids(fields: Fields) -> list[int]:
+def _stop_token_ids(fields: BodyFields) -> list[int]:
     value = fields.get("stop_token_ids")
     if value is None:
         return []
@@ -121,7 +121,7 @@ def read_ids(value: list[Any], where: str) -> list[int]:
 
 
 # Of the parameters that are neither a number nor true or false.
-READERS: dict[str, Callable[[Fields], Any]] = {
+READERS: dict[str, Callable[[BodyFields], Any]] = {
     "logit_bias": _logit_bias,
     "stop_token_ids": _stop_token_ids,
     "bad_words_token_ids": _bad_words_token_ids,

@@ -12,17 +12,17 @@ from services.api.methods import NAIVE, OFF
 from services.api.names import NAME_RULE, is_name
 from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.streamer.openai.errors import ApiError, bad_value
-from services.streamer.openai.fields import Fields, check_list, read_content, shown, wrong_type
+from services.streamer.openai.fields import BodyFields, check_list, read_content, shown, wrong_type
 
 MAX_CORPORA = 16
 
 
-def read_speculation(fields: Fields) -> tuple[Speculation, str]:
+def read_speculation(fields: BodyFields) -> tuple[Speculation, str]:
     """The speculation parameters, and the name of the namespace, if any."""
     value, return_drafts = fields.get("speculation"), fields.boolean("return_drafts")
     if value is None:
         return Speculation(return_drafts=return_drafts), ""
-    wish = Fields(value, "speculation")
+    wish = BodyFields(value, "speculation")
     method, count = _method_and_length(wish)
     candidates = wish.integer("max_candidate_len", 1, MOST_CANDIDATES)
     window = wish.integer("verify_window", 0, LONGEST_WINDOW)
@@ -48,7 +48,7 @@ def read_speculation(fields: Fields) -> tuple[Speculation, str]:
     return speculation, name
 
 
-def _method_and_length(wish: Fields) -> tuple[str, int | None]:
+def _method_and_length(wish: BodyFields) -> tuple[str, int | None]:
     """`off: true` and the method off are the method naive; contradictions are refused."""
     method = wish.text("method", 64) or ""
     count = wish.integer("num_speculative_tokens", 0, 1024)
@@ -65,7 +65,7 @@ def _method_and_length(wish: Fields) -> tuple[str, int | None]:
     return NAIVE, count
 
 
-def _corpora(wish: Fields) -> list[str] | None:
+def _corpora(wish: BodyFields) -> list[str] | None:
     """One name in `corpus`, or several, or none at all, in `corpora`; None: all of the namespace."""
     one, several = wish.get("corpus"), wish.get("corpora")
     if one is not None and several is not None:
@@ -86,12 +86,12 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def read_prediction(fields: Fields) -> str | None:
+def read_prediction(fields: BodyFields) -> str | None:
     """The expected answer; None if the request has none."""
     value = fields.get("prediction")
     if value is None:
         return None
-    prediction = Fields(value, "prediction")
+    prediction = BodyFields(value, "prediction")
     if (kind := prediction.get("type")) != "content":
         raise bad_value(prediction.at("type"), f"must be content, not {shown(kind)}")
     text = read_content(prediction)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from models.choose import Choice
+from models.choose import ExecutorChoice
 from models.errors import ModelError
 from models.memory import numbers_of
 from models.shards import shard
 from models.spec import Experts, LatentAttention, Network
 
 
-def shares_of(network: Network, ranks: int, here: int, choice: Choice, dtype: str) -> list[Network]:
+def shares_of(network: Network, ranks: int, here: int, choice: ExecutorChoice, dtype: str) -> list[Network]:
     """By rank; `here` of them are on this machine. Raises `ModelError` where the network can't be split so, or the
     executor can't run a share."""
     shares = [shard(network, rank, ranks) for rank in range(ranks)]
@@ -29,7 +29,7 @@ def shares_of(network: Network, ranks: int, here: int, choice: Choice, dtype: st
     return shares
 
 
-def shares_in_memory(shares: Sequence[Network], here: int, choice: Choice) -> list[Network]:
+def shares_in_memory(shares: Sequence[Network], here: int, choice: ExecutorChoice) -> list[Network]:
     """Those that are in the memory that rank 0 plans: on a CPU the `here` of a machine, on GPUs one each. What the
     largest takes goes for all."""
     together = 1 if choice.name == "triton" else here

@@ -15,7 +15,7 @@ import torch
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.verify.questions import Asked, Rule, gather
 from models.check import check_context
-from models.choose import Choice, check_kv_dtype, choose
+from models.choose import ExecutorChoice, check_kv_dtype, choose
 from models.config import read_network
 from models.executor import Executor, Options
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
@@ -29,7 +29,7 @@ from services.worker.parallel.executor import ParallelExecutor
 from services.worker.parallel.ranks import Ranks, end_process
 from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import OpenedHead, OpenedResidual, open_head
-from services.worker.running.memory_plan import Plan, Sizes, card_of, plan_memory
+from services.worker.running.memory_plan import MemoryPlan, MemorySizes, card_of, plan_memory
 from services.worker.running.runner import Facts
 from services.worker.running.torch_model import ForwardRows, TorchModel
 from services.worker.running.verifier import verifier
@@ -120,7 +120,7 @@ def load_torch_model(
     return model
 
 
-def _chosen(wanted: Wanted, network: Network) -> tuple[Choice, str]:
+def _chosen(wanted: Wanted, network: Network) -> tuple[ExecutorChoice, str]:
     """The executor and the dtype it computes in."""
     dtype = _dtype(wanted.dtype)
     choice = choose(wanted.executor, network, dtype)
@@ -153,19 +153,19 @@ def _options(wanted: Wanted, network: Network, dtype: str, taps: Sequence[Tap]) 
     )
 
 
-def _draft_dtype(wanted: Wanted, choice: Choice, dtype: str) -> str:
+def _draft_dtype(wanted: Wanted, choice: ExecutorChoice, dtype: str) -> str:
     return choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
 
 
 def _plan(
     wanted: Wanted,
-    choice: Choice,
+    choice: ExecutorChoice,
     shares: Sequence[Network],
     weights: Weights | CodedWeights,
     opened: OpenedHead | OpenedResidual | None,
     options: Options,
     drafting: Options,
-) -> Plan:
+) -> MemoryPlan:
     """`shares`: the parts of the model that are in this machine's memory."""
     networks = [(share, options) for share in shares]
     if opened is not None and opened.network is not None:
@@ -173,11 +173,11 @@ def _plan(
     codes_stay = choice.name == "triton"
     size = sum(weight_bytes(share, kept_by(share, weights, options.dtype, codes_stay)) for share in shares)
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
-    sizes = Sizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
+    sizes = MemorySizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
     return plan_memory(sizes, networks, size, choice, card_of(choice))
 
 
-def _planned(options: Options, plan: Plan, wanted: Wanted) -> Options:
+def _planned(options: Options, plan: MemoryPlan, wanted: Wanted) -> Options:
     graph_rows = min(plan.max_sequences * wanted.rows_a_sequence, plan.max_step_tokens)
     return replace(
         options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context, graph_rows=graph_rows
@@ -185,7 +185,7 @@ def _planned(options: Options, plan: Plan, wanted: Wanted) -> Options:
 
 
 def _facts(
-    folder: Path, network: Network, choice: Choice, options: Options, plan: Plan, executor: Executor
+    folder: Path, network: Network, choice: ExecutorChoice, options: Options, plan: MemoryPlan, executor: Executor
 ) -> Facts:
     return Facts(
         vocab_size=network.vocab_size,
@@ -248,7 +248,7 @@ def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
         model.verifier.logprobs(logits, first, first, 1)
 
 
-def _path(told: str, choice: Choice) -> str:
+def _path(told: str, choice: ExecutorChoice) -> str:
     return f"{told} ({choice.because})" if choice.because else told
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models.choose import Choice
+from models.choose import ExecutorChoice
 from models.executor import Options
 from models.memory import NUMBER_BYTES, fixed_bytes, row_bytes
 from models.sources import ModelError
@@ -36,7 +36,7 @@ _SLOTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     pages: int
     branch_pages: int
     # What the pages hold, at most what was asked for.
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MemorySizes:
     """The settings (services/api/settings.py); 0 sequences or step tokens, and kv_cache_mb -1: by device."""
 
     kv_cache_mb: int
@@ -56,8 +56,9 @@ class Sizes:
 
 
 def plan_memory(
-    sizes: Sizes, networks: Sequence[tuple[Network, Options]], weights: int, choice: Choice, card: Card | None
-) -> Plan:
+    sizes: MemorySizes, networks: Sequence[tuple[Network, Options]], weights: int, choice: ExecutorChoice,
+    card: Card | None,
+) -> MemoryPlan:
     """`networks`: the target model first, then that of its drafter; `weights`: bytes of both. Without a `card` the
     pages are in the machine's memory. Raises `ModelError`."""
     options = networks[0][1]
@@ -86,7 +87,7 @@ def plan_memory(
     context = min(options.max_context, pages * options.page_tokens)
     if context < options.max_context:
         log.warning("%s", cut_context(options.max_context, context, sizes.kv_cache_mb, card is not None))
-    return Plan(pages, branch_pages, context, sequences, rows)
+    return MemoryPlan(pages, branch_pages, context, sequences, rows)
 
 
 def _demand(networks: Sequence[tuple[Network, Options]], weights: int, page: int) -> Demand:
@@ -113,7 +114,7 @@ def _needed_tokens(sequences: int, options: Options, executor: Any) -> int:
     return needed
 
 
-def card_of(choice: Choice) -> Card | None:
+def card_of(choice: ExecutorChoice) -> Card | None:
     """The GPU that the executor runs on."""
     if choice.name != "triton" or not torch.cuda.is_available():
         return None

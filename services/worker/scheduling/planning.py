@@ -18,7 +18,7 @@ from services.worker.running.work import DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
 from services.worker.scheduling.rows import most_for_drafts, share_chunks, wanted_rows
-from services.worker.scheduling.sequence import Sequence, State
+from services.worker.scheduling.sequence import Sequence, SequenceState
 from services.worker.scheduling.waiting import Waiting
 
 NO_BUDGET = DraftBudget(0)
@@ -122,7 +122,7 @@ class Planner:
         self.preemptions += 1
 
     def end(self, sequence: Sequence) -> None:
-        if sequence.state is State.WAITING:
+        if sequence.state is SequenceState.WAITING:
             self.waiting.remove(sequence)
         else:
             self._stop_running(sequence)

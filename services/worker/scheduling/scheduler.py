@@ -41,7 +41,7 @@ from services.worker.scheduling.events import (
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import NO_BUDGETS, Plan, Planned, Planner
 from services.worker.scheduling.queues import Queue
-from services.worker.scheduling.sequence import Sequence, State, Tally
+from services.worker.scheduling.sequence import Sequence, SequenceState, Tally
 
 NO_DRAFTS: Mapping[int, Draft] = {}
 
@@ -184,7 +184,7 @@ class Scheduler:
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:
         sequence = item.sequence
-        assert sequence.state is State.RUNNING
+        assert sequence.state is SequenceState.RUNNING
         if verdict is None:
             sequence.computed_chunk(item.count)
             self.planner.advanced(sequence)

@@ -23,7 +23,7 @@ from services.worker.running.positions import Positions
 from services.worker.running.work import Logprob, Verdict
 
 
-class State(enum.Enum):
+class SequenceState(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
@@ -73,7 +73,7 @@ class Sequence:
         self.deadline = deadline
         # Sort key: by due time, then by arrival.
         self.order = (due, id)
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         # Tokens that its API key was charged since it was first admitted, the part of its text that was found then, and
         # the length at which more are charged.
         self.charged: int | None = None
@@ -167,8 +167,8 @@ class Sequence:
     # Transitions ----------------------------------------------------------------------------------------
 
     def waiting_to_running(self, pages: list[int], page_tokens: int, computed: int) -> None:
-        assert self.state is State.WAITING and not self.pages and computed < len(self.token_ids)
-        self.state = State.RUNNING
+        assert self.state is SequenceState.WAITING and not self.pages and computed < len(self.token_ids)
+        self.state = SequenceState.RUNNING
         self.computed = computed
         self.give_pages(pages, page_tokens)
 
@@ -178,15 +178,15 @@ class Sequence:
 
     def running_to_waiting(self) -> list[int]:
         """Preempted. Returns its pages; its text will be computed again."""
-        assert self.state is State.RUNNING
-        self.state = State.WAITING
+        assert self.state is SequenceState.RUNNING
+        self.state = SequenceState.WAITING
         self.computed = 0
         self.verifying = False
         return self._take_pages()
 
     def to_ended(self) -> list[int]:
         """Returns its pages."""
-        self.state = State.ENDED
+        self.state = SequenceState.ENDED
         return self._take_pages()
 
     def _take_pages(self) -> list[int]:

@@ -12,8 +12,8 @@ import torch
 
 from kernels.cpu_program import ROWS, STEP_WORDS, WANTED_COUNT, Op, Program
 from kernels.linear import reference
-from kernels.linear.cpu import ADD, GATE, STORE, Places, Rows, follow, input_dtype, linear, path, quantize_rows
-from kernels.linear.packing import BLOCK, Memory, PackedWeight, blocks_of_a_chunk, pack
+from kernels.linear.cpu import ADD, GATE, STORE, LinearPlaces, Rows, follow, input_dtype, linear, path, quantize_rows
+from kernels.linear.packing import BLOCK, PackedMemory, PackedWeight, blocks_of_a_chunk, pack
 
 KINDS = ("float32", "bfloat16", "int8")
 INPUTS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
@@ -231,7 +231,7 @@ def test_experts_take_the_rows_that_chose_them(kind: str) -> None:
     weights, x = [draw(kind, 90, 66) for _ in range(4)], draw(kind, 21, 66)
     packed = pack(weights, kind, gated=True)
     chosen = np.array([0, 2, 3, -1], np.int32)
-    whose = Places(places.ctypes.data, chosen.ctypes.data, 1)
+    whose = LinearPlaces(places.ctypes.data, chosen.ctypes.data, 1)
     out = outputs(packed, x, torch.bfloat16, GATE, places=whose)
     for expert, (first, end) in enumerate(pairwise(places)):
         if first < end:
@@ -243,7 +243,7 @@ def test_experts_take_the_rows_that_chose_them(kind: str) -> None:
 def test_threads_of_a_program_make_the_same_bits_as_one_after_the_other(kind: str) -> None:
     x, weights = draw(kind, 19, 96), [draw(kind, 500, 96), draw(kind, 256, 96)]
     inputs, keep = inputs_of(kind, x)
-    memory = Memory(1 << 20)
+    memory = PackedMemory(1 << 20)
     outs = [torch.full((19, len(weight)), POISON) for weight in weights]
     ops = [
         linear(pack(weight, kind, memory=memory), inputs, rows_of(out), torch.float32, rows_at=WANTED_COUNT, threads=3)
@@ -269,7 +269,7 @@ def test_threads_of_a_program_make_the_same_bits_as_one_after_the_other(kind: st
 
 
 def test_memory_hands_out_whole_pages_that_nobody_else_has() -> None:
-    memory = Memory(64 << 10)
+    memory = PackedMemory(64 << 10)
     pieces = [memory.take(size) for size in (100, 5000, 60 << 10, 1 << 20, 1)]
     for value, piece in enumerate(pieces, 1):
         assert piece.data_ptr() % 4096 == 0 and not bool(piece.any())

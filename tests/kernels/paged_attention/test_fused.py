@@ -110,7 +110,7 @@ def test_a_tree_of_64_nodes_uses_every_bit() -> None:
 def test_rows_that_no_plan_names_are_not_written() -> None:
     rows = make(2, 1, 32, 16, [(20, 2)], torch.float32)
     limits = fused.sizes(rows.queries, rows.keys, 8, split=SPLIT)
-    work = fused.Work(4, 8, device())
+    work = fused.AttentionWork(4, 8, device())
     work.put(fused.plan(limits, [0], [1], [20]))
     out = torch.full_like(rows.queries, 7.0)
     partials = fused.Partials.make(8, 2, 32, device())

@@ -13,7 +13,7 @@ import triton.language as tl
 from kernels.launch import launch
 from kernels.testing import device, poisoned
 from kernels.verify import fused, noise, numbers, reference
-from kernels.verify.fused import Needs, Sizes, Workspace
+from kernels.verify.fused import Launches, Sizes, Workspace
 from kernels.verify.fused_numbers import chances, exp, gumbel, ln, mass, may_reach, random_words, uniform
 from kernels.verify.questions import REJECTION, Answers, Asked, Questions, Rule, gather
 from tests.kernels.verify.cases import Case, batch
@@ -55,7 +55,7 @@ def poison(work: Workspace) -> Workspace:
 
 
 def ask(
-    logits: torch.Tensor, questions: Questions, work: Workspace | None = None, needs: Needs = fused.EVERYTHING
+    logits: torch.Tensor, questions: Questions, work: Workspace | None = None, needs: Launches = fused.EVERYTHING
 ) -> list[Told]:
     """What the kernels say, with a workspace full of rubbish; and they leave the logits as they were."""
     there = logits.to(device(), copy=True)
@@ -226,12 +226,12 @@ def test_only_what_a_batch_needs_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     questions = gather(asked, 64)
     expected = told(reference.verify(logits, questions), questions)
     names = launches(monkeypatch)
-    assert ask(logits, questions, needs=Needs(penalties=False, filters=False, judged=False)) == expected
+    assert ask(logits, questions, needs=Launches(penalties=False, filters=False, judged=False)) == expected
     assert names == ["prepare_kernel", "scan_kernel", "settle_kernel", "walk_kernel"]
     names.clear()
     greedy = gather([Asked(Rule(), draft=[1, 2]), Asked(Rule(strategy=REJECTION), draft=[1, 2])], 64)
     expected_then = told(reference.verify(logits, greedy), greedy)
-    assert ask(logits, greedy, needs=Needs(penalties=False, sampled=False)) == expected_then
+    assert ask(logits, greedy, needs=Launches(penalties=False, sampled=False)) == expected_then
     assert names == ["prepare_kernel", "scan_kernel", "settle_kernel", "walk_kernel"]
     names.clear()
     assert ask(logits, questions) == expected

@@ -9,7 +9,7 @@ import torch
 
 from kernels.testing import device, poisoned
 from kernels.verify import fused, reference
-from kernels.verify.fused import Needs, Workspace
+from kernels.verify.fused import Launches, Workspace
 from kernels.verify.fused_numbers import BAR_ID, BAR_KEY, FOUND, FOUND_LATER
 from kernels.verify.fused_rows import CAPACITY
 from kernels.verify.questions import FLOOR, REJECTION, Asked, Questions, Rule, gather
@@ -43,7 +43,7 @@ def row(kind: str, dtype: torch.dtype = torch.float32, size: int = VOCABULARY) -
     return ROWS[kind](normal).to(dtype)
 
 
-def looked_at(logits: torch.Tensor, questions: Questions, needs: Needs = fused.EVERYTHING) -> torch.Tensor:
+def looked_at(logits: torch.Tensor, questions: Questions, needs: Launches = fused.EVERYTHING) -> torch.Tensor:
     """What is kept of each row afterwards, from a workspace full of rubbish."""
     there, asked = logits.to(device(), copy=True), moved(questions)
     work: Workspace = fused.workspace_for(there, asked)
@@ -54,7 +54,7 @@ def looked_at(logits: torch.Tensor, questions: Questions, needs: Needs = fused.E
 
 
 def assert_the_same_ids_are_inside(
-    logits: torch.Tensor, asked: Sequence[Asked], needs: Needs = fused.EVERYTHING
+    logits: torch.Tensor, asked: Sequence[Asked], needs: Launches = fused.EVERYTHING
 ) -> torch.Tensor:
     questions = gather(asked, logits.shape[1])
     table = looked_at(logits, questions, needs)
@@ -110,7 +110,7 @@ def test_who_goes_on_alone_early_finds_the_same(steps: int, monkeypatch: pytest.
 
 def test_filters_that_the_launches_were_not_told_of_are_heeded() -> None:
     asked = [Asked(sampled(50, 0.9)), Asked(sampled(0, 0.9)), Asked(sampled(7, 1.0, strategy=REJECTION))]
-    needs = Needs(penalties=False, filters=False, judged=False)
+    needs = Launches(penalties=False, filters=False, judged=False)
     assert_the_same_ids_are_inside(torch.stack([row("normal")] * 3), asked, needs)
 
 

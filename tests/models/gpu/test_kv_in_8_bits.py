@@ -11,7 +11,7 @@ import torch
 
 from kernels import interpreter
 from models.batch import Stretch
-from models.choose import Choice, check_kv_dtype
+from models.choose import ExecutorChoice, check_kv_dtype
 from models.config import read_network
 from models.executor import Options
 from models.plain import PlainExecutor
@@ -58,11 +58,11 @@ def test_pages_that_cannot_be_kept_so_are_refused(tmp_path: Path) -> None:
     save(NAME, tmp_path)
     save("latent attention, experts in groups", tmp_path / "latent")
     grouped, latent = read_network(tmp_path), read_network(tmp_path / "latent")
-    plain = Choice("plain", PlainExecutor, "")
+    plain = ExecutorChoice("plain", PlainExecutor, "")
     check_kv_dtype(plain, grouped, "fp8")
     check_kv_dtype(plain, latent, "")
     for choice, network, said in (
-        (Choice("compiled", None, ""), grouped, "compiled loops"),
+        (ExecutorChoice("compiled", None, ""), grouped, "compiled loops"),
         (plain, latent, "latents are kept"),
     ):
         with pytest.raises(ModelError, match=said):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from kernels.testing import device
-from models.gpu.pages import Pages
+from models.gpu.pages import GpuPages
 
 GROUPED, LATENT = (2, 3, 4, 5), (1, 4, 7)  # parts, (kv heads,) 4 tokens, numbers
 
 
-def filled(*shapes: tuple[int, ...]) -> Pages:
-    pages = Pages(shapes, [3 if len(shape) == 4 else 0 for shape in shapes], 6, torch.float32, device())
+def filled(*shapes: tuple[int, ...]) -> GpuPages:
+    pages = GpuPages(shapes, [3 if len(shape) == 4 else 0 for shape in shapes], 6, torch.float32, device())
     for layer in pages.of_layer.values():
         layer.copy_(torch.rand(layer.shape, generator=torch.Generator().manual_seed(layer.numel())))
     return pages

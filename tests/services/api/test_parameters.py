@@ -9,7 +9,7 @@ import pytest
 
 from services.api.parameters import SEEDS, Parameter, boolean, integer, number, other, parameters, text
 from services.streamer.openai.errors import ApiError
-from services.streamer.openai.fields import Fields
+from services.streamer.openai.fields import BodyFields
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ ROWS = parameters(Wish)
 
 def read(**body: Any) -> Wish:
     simple = {name: row for name, row in ROWS.items() if row.kind != "other"}
-    return Wish(**Fields(body).read_all(simple))
+    return Wish(**BodyFields(body).read_all(simple))
 
 
 def test_a_field_without_a_row_is_none_of_the_apis() -> None:

@@ -82,7 +82,7 @@ def status(keeper: int, events: list[tuple[int, str]], **more: Any) -> dict[str,
 
 
 def test_events_are_told_once_also_those_of_a_keeper_that_counts_anew() -> None:
-    heard = ray_commands.Heard()
+    heard = ray_commands.RayHeard()
     assert heard.new(status(7, [(1, "a"), (2, "b")])) == ["a", "b"]
     assert heard.number == 2 and heard.new(status(7, [])) == []
     # What is new was asked for by the number of the other one.

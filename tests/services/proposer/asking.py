@@ -9,12 +9,12 @@ from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.methods import COMPILED, PLAIN
 from services.api.settings import Settings
 from services.proposer import texts as plain
-from services.proposer.fast.namespaces import Namespaces
-from services.proposer.fast.texts import Texts
+from services.proposer.fast.namespaces import FastNamespaces
+from services.proposer.fast.texts import FastTexts
 from services.proposer.index import SuffixIndex
 from services.proposer.registry import make_drafters
 from services.proposer.store.library import Library
-from services.proposer.texts import Options
+from services.proposer.texts import TextOptions
 
 # Of the indexes that are made.
 FORM = COMPILED
@@ -29,13 +29,13 @@ def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", p
 
 
 def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> SuffixIndex:
-    options = Options(depth, *sizes)
+    options = TextOptions(depth, *sizes)
     if FORM == PLAIN:
         return index_of(plain.Texts(plain.Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
-    return index_of(Texts(Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
+    return index_of(FastTexts(FastNamespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
 
 
-def index_of(texts: plain.Texts | Texts) -> SuffixIndex:
+def index_of(texts: plain.Texts | FastTexts) -> SuffixIndex:
     """Without a library: what is learned is gone with the index."""
     return SuffixIndex(texts, _no_library)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.proposer.fast.automaton import loops
-from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.automaton.records import AUTOMATON, STATE
 from services.proposer.fast.native import Longs, Record, kept
 
@@ -23,7 +23,7 @@ def rows_of(states: Table) -> list[Row]:
     return [Row(*each) for each in states.tolist()]
 
 
-def problems(automaton: Automaton) -> list[str]:
+def problems(automaton: FastAutomaton) -> list[str]:
     states, entries, buckets = automaton.tables()
     found = [*_table(entries, buckets, automaton)]
     if found:
@@ -35,7 +35,7 @@ def problems(automaton: Automaton) -> list[str]:
     return [*_size(automaton, states, edges), *_links(states, edges), *_counts(states, edges, depth)]
 
 
-def transitions(automaton: Automaton) -> tuple[Table, Edges]:
+def transitions(automaton: FastAutomaton) -> tuple[Table, Edges]:
     """The states' rows, and where each token leads from each: for tests that walk it."""
     states, entries, _ = automaton.tables()
     edges = _edges(states, entries)
@@ -43,7 +43,7 @@ def transitions(automaton: Automaton) -> tuple[Table, Edges]:
     return states, edges
 
 
-def _table(entries: Table, buckets: Table, automaton: Automaton) -> Iterator[str]:
+def _table(entries: Table, buckets: Table, automaton: FastAutomaton) -> Iterator[str]:
     """Every entry is in one bucket's chain, once, and in the right one."""
     count, low = automaton.figure("buckets"), automaton.figure("low")
     if not low <= count < 2 * low or count != len(buckets):
@@ -91,7 +91,7 @@ def _edges(states: Table, entries: Table) -> Edges | str:
     return edges if listed == len(entries) - 1 else f"{len(entries) - 1} entries, of which {listed} are listed"
 
 
-def _size(automaton: Automaton, states: Table, edges: Edges) -> Iterator[str]:
+def _size(automaton: FastAutomaton, states: Table, edges: Edges) -> Iterator[str]:
     tokens = automaton.tokens
     if len(states) > 2 * tokens + 1 or sum(map(len, edges)) > 3 * tokens:
         yield f"{len(states)} states and {sum(map(len, edges))} transitions of {tokens} tokens"

@@ -122,7 +122,7 @@ async def test_a_draft_says_where_it_belongs_and_where_it_comes_from(index: str)
     [(sequence_id, length, draft)] = answer.drafts
     assert (sequence_id, length, draft.tokens) == (3, 8, [3, 4, 5, 9])
     assert (draft.source, draft.match_length, draft.parents) == ("ngram", 2, [])
-    assert type(actor._index._texts) is {"plain": plain.Texts, "compiled": fast.Texts}[index]
+    assert type(actor._index._texts) is {"plain": plain.Texts, "compiled": fast.FastTexts}[index]
 
 
 async def test_the_next_step_sends_only_what_is_new() -> None:

@@ -12,7 +12,7 @@ from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
 from services.proposer.fast.drafting import chances
 from services.proposer.fast.native import Doubles
-from services.proposer.fast.texts import Texts
+from services.proposer.fast.texts import FastTexts
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -24,14 +24,14 @@ def auto(**more: int | None) -> AutoDrafter:
     return AutoDrafter(index(**more))
 
 
-def table(held: Texts, name: str = "all") -> Doubles:
+def table(held: FastTexts, name: str = "all") -> Doubles:
     """What is known of each source; of all together it is another part."""
     namespace = held.namespaces.get(name)
     assert namespace is not None
     return namespace.chances[: chances.AGREEMENT_AT]
 
 
-def of_prediction(held: Texts, length: int) -> float:
+def of_prediction(held: FastTexts, length: int) -> float:
     rate: float = chances.rate_of(table(held), chances.cell_of(chances.PREDICTION, length, SURE))
     return rate
 

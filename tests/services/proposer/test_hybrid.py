@@ -10,7 +10,7 @@ import pytest
 from asking import drafters, guess, index, say, told, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Committed, Draft, DraftRequest, Needs
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 from services.proposer.hybrid import HybridDrafter, expected_tokens, joined
 from services.proposer.ngram import NgramDrafter
 from services.proposer.prediction import PredictionDrafter
@@ -23,11 +23,11 @@ TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
 
 def hybrid(rule: str, **more: float) -> HybridDrafter:
     held = index()
-    return HybridDrafter(SuffixDrafter(held, Rule(**more)), NgramDrafter(held), rule)
+    return HybridDrafter(SuffixDrafter(held, DraftRule(**more)), NgramDrafter(held), rule)
 
 
 def test_the_second_goes_on_where_the_first_ends() -> None:
-    assert guess(SuffixDrafter(index(), Rule()), view(1, TEXT)).tokens == [3, 4]
+    assert guess(SuffixDrafter(index(), DraftRule()), view(1, TEXT)).tokens == [3, 4]
     draft = guess(hybrid("continue"), view(1, TEXT), 6)
     assert told(draft) == ([3, 4, 5, 6, 7, 8], "suffix", 2) and len(draft.confidence) == 6
 

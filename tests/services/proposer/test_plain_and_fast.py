@@ -20,22 +20,22 @@ from services.proposer.auto import AutoDrafter
 from services.proposer.fast import namespaces as fast_namespaces
 from services.proposer.fast import texts as fast
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 from services.proposer.namespaces import Namespaces
 from services.proposer.ngram import NgramDrafter
 from services.proposer.prediction import PredictionDrafter
 from services.proposer.suffix import SuffixDrafter
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Options
+from services.proposer.texts import TextOptions
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-METHODS: list[tuple[type[TextDrafter], Rule]] = [
-    (NgramDrafter, Rule()),
-    (SuffixDrafter, Rule()),
-    (SuffixDrafter, Rule(4.0, 1.0, 0.02)),
-    (PredictionDrafter, Rule()),
-    (AutoDrafter, Rule(least=0.02)),
+METHODS: list[tuple[type[TextDrafter], DraftRule]] = [
+    (NgramDrafter, DraftRule()),
+    (SuffixDrafter, DraftRule()),
+    (SuffixDrafter, DraftRule(4.0, 1.0, 0.02)),
+    (PredictionDrafter, DraftRule()),
+    (AutoDrafter, DraftRule(least=0.02)),
 ]
 
 
@@ -68,10 +68,12 @@ def repetitive(chance: random.Random) -> list[int]:
 class Pair:
     """The same texts in both forms."""
 
-    def __init__(self, options: Options, max_tokens: int, max_requests: int | None, segments: list[Segment]) -> None:
+    def __init__(
+        self, options: TextOptions, max_tokens: int, max_requests: int | None, segments: list[Segment]
+    ) -> None:
         sizes = options.depth, max_tokens, max_requests
         slow = plain.Texts(Namespaces(*sizes), options, taken_in_a_call=fast.SLICE)
-        quick = fast.Texts(fast_namespaces.Namespaces(*sizes), options)
+        quick = fast.FastTexts(fast_namespaces.FastNamespaces(*sizes), options)
         self.indexes = index_of(slow), index_of(quick)
         for texts in (slow, quick):
             for name in ("a", "b"):
@@ -138,16 +140,18 @@ class Speaker:
 
 
 def test_what_is_not_drafted_within_the_time_of_a_batch_gets_no_draft_and_is_still_taken_in() -> None:
-    texts = plain.Texts(Namespaces(64, 10**6), Options(), within=0.0)
+    texts = plain.Texts(Namespaces(64, 10**6), TextOptions(), within=0.0)
     index, text = index_of(texts), Text(1, array("i", [1, 2, 3, 1, 2]))
     assert SuffixDrafter(index).draft([DraftRequest(text, 4)]) == [NO_DRAFT]
     assert texts.is_taken_in(text)
 
 
-@pytest.mark.parametrize("options", [Options(), Options(8, 1, 3, prefers_frequent=True), Options(4, 3, 6, False, True)])
+@pytest.mark.parametrize(
+    "options", [TextOptions(), TextOptions(8, 1, 3, prefers_frequent=True), TextOptions(4, 3, 6, False, True)]
+)
 @pytest.mark.parametrize(("max_tokens", "max_requests"), [(10**6, None), (700, None), (10**6, 4), (10**6, 0)])
 def test_the_same_texts_get_the_same_drafts(
-    options: Options, max_tokens: int, max_requests: int | None, segments: list[Segment]
+    options: TextOptions, max_tokens: int, max_requests: int | None, segments: list[Segment]
 ) -> None:
     chance = random.Random(f"{options} {max_tokens} {max_requests}")
     pair, speakers, begun, drafted = Pair(options, max_tokens, max_requests, segments), [], 0, 0

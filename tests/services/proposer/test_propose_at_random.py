@@ -22,10 +22,10 @@ from services.api.messages import Ended, Propose, ProposeItem
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 from services.proposer.fast import compiling
-from services.proposer.fast.namespaces import Namespaces
-from services.proposer.fast.texts import Texts
+from services.proposer.fast.namespaces import FastNamespaces
+from services.proposer.fast.texts import FastTexts
 from services.proposer.suffix import SuffixDrafter
-from services.proposer.texts import Options
+from services.proposer.texts import TextOptions
 from tests.mesh_doubles.clock import FakeClock
 
 METHODS = ("", "ngram", "suffix", "prediction", "hybrid", "auto", "naive", "unknown")
@@ -151,7 +151,8 @@ def test_no_loop_leaves_an_array() -> None:
 
 def _play_with_checks() -> None:
     compiling.load()
-    texts, text = Texts(Namespaces(4, 1000, most=1), Options(depth=16)), Text(1, array("i", [5, 6, 7, 8] * 50))
+    texts = FastTexts(FastNamespaces(4, 1000, most=1), TextOptions(depth=16))
+    text = Text(1, array("i", [5, 6, 7, 8] * 50))
     with pytest.raises(IndexError):  # the actor refuses this message; here it shows that the loops check
         texts.draft([DraftRequest(text, 8), DraftRequest(text, 8)], SuffixDrafter(index()))
     for seed in range(4):

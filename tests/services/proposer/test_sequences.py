@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.api.messages import Ended, ProposeItem
-from services.proposer.sequences import Sequence, Sequences
+from services.proposer.sequences import FollowedSequence, Sequences
 
 
 def whole(sequence_id: int, *tokens: int) -> ProposeItem:
@@ -19,7 +19,7 @@ def delta(sequence_id: int, committed: int, *tokens: int) -> ProposeItem:
     return ProposeItem(sequence_id=sequence_id, committed=committed, tokens=list(tokens))
 
 
-def text(sequence: Sequence | None) -> list[int] | None:
+def text(sequence: FollowedSequence | None) -> list[int] | None:
     return None if sequence is None else sequence.text.tokens.tolist()
 
 

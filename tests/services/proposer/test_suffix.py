@@ -10,27 +10,27 @@ from asking import guess as guess_of
 from automaton_problems import problems
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
-from services.proposer.fast.namespaces import Namespace
+from services.proposer.fast.namespaces import FastNamespace
 from services.proposer.fast.texts import SLICE
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 from services.proposer.suffix import SuffixDrafter
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def own(depth: int = 64, **rule: float) -> SuffixDrafter:
-    return SuffixDrafter(index(depth, max_requests=0), Rule(**rule))
+    return SuffixDrafter(index(depth, max_requests=0), DraftRule(**rule))
 
 
 def sharing(max_requests: int | None = None, tokens: int = 100_000) -> SuffixDrafter:
-    return SuffixDrafter(index(tokens=tokens, max_requests=max_requests), Rule(factor=4.0))
+    return SuffixDrafter(index(tokens=tokens, max_requests=max_requests), DraftRule(factor=4.0))
 
 
 def of_all(number: int, tokens: list[int], prompt: int = 0) -> Text:
     return view(number, tokens, prompt, "all")
 
 
-def space(drafter: SuffixDrafter) -> Namespace:
+def space(drafter: SuffixDrafter) -> FastNamespace:
     [namespace] = drafter._index._texts.namespaces.known()
     return namespace
 

@@ -24,7 +24,7 @@ _FIRST_ROOM = 128
 _MOST_BYTES = 1 << 60
 
 
-class Automaton:
+class FastAutomaton:
     """Contexts of up to `depth` tokens are counted. At `max_tokens` or `max_bytes` it is full, and only read. With
     `looked_up` it is of one text: it keeps the last place of contexts, and its writer finds the last occurrence of
     contexts of up to that many tokens."""

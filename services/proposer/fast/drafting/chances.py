@@ -26,10 +26,10 @@ CELL_WORDS = 2
 
 def _priors() -> Doubles:
     by_source = [
-        rates.Cell("source", source, step, share).prior()
+        rates.RateCell("source", source, step, share).prior()
         for source in rates.SOURCES for step in range(STEPS) for share in range(SHARES)
     ]  # fmt: skip
-    by_grade = [rates.Cell("agreement", "", grade).prior() for grade in range(GRADES)]
+    by_grade = [rates.RateCell("agreement", "", grade).prior() for grade in range(GRADES)]
     return np.concatenate([by_source, np.repeat(by_grade, SURE * SURE), np.tile(by_grade, 2 * TOKENS)])
 
 

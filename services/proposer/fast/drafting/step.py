@@ -68,7 +68,7 @@ BLENDED = 1 << 10
 _IN_SEGMENTS = 4.0
 
 
-class Asked(NamedTuple):
+class AskedDraft(NamedTuple):
     """One text of the batch, and what is asked for it. `space`: of its namespace, where it has one."""
 
     row: Record
@@ -188,7 +188,7 @@ def _behind(follower: Record, ahead: Ints, copy: Record) -> None:
 
 
 @loop
-def _context_of(control: Record, asked: Asked) -> Ints:
+def _context_of(control: Record, asked: AskedDraft) -> Ints:
     """The last tokens of the text and what is ahead of it."""
     text, ahead = asked.text, asked.ahead
     context = control.context[: min(control.depth, text.size + ahead.size)]
@@ -199,7 +199,7 @@ def _context_of(control: Record, asked: Asked) -> Ints:
 
 
 @loop
-def _segments_of(asked: Asked, source: int) -> Longs:
+def _segments_of(asked: AskedDraft, source: int) -> Longs:
     """Addresses of a source's segments."""
     if source == STORE:
         return carray(longs_at(asked.space.segments_at), asked.space.segments)  # type: ignore[no-any-return]
@@ -218,7 +218,7 @@ def _offer(draft: Record, source: int, which: int, answers: Records, at: int) ->
 
 
 @loop
-def _best_of(control: Record, asked: Asked, sources: int, rule: Rule, answers: Records, at: int) -> None:
+def _best_of(control: Record, asked: AskedDraft, sources: int, rule: Rule, answers: Records, at: int) -> None:
     """Each of the sources drafts; the draft with the best score is the answer."""
     row, space, longest, drafts = asked.row, asked.space, asked.longest, control.drafts
     reader = control.sources[0].reader
@@ -289,7 +289,7 @@ def _expected_of(rates: Doubles, line: Record, least: float) -> float:
 
 
 @loop
-def _by_best_segment(control: Record, asked: Asked, source: int, count: int, least: float, rates: Doubles) -> int:
+def _by_best_segment(control: Record, asked: AskedDraft, source: int, count: int, least: float, rates: Doubles) -> int:
     """The best line of a kind of segments is one more source; how many sources there are."""
     segments, context, best = _segments_of(asked, source), _context_of(control, asked), 0.0
     for which in range(segments.size):
@@ -305,7 +305,7 @@ def _by_best_segment(control: Record, asked: Asked, source: int, count: int, lea
 
 
 @loop
-def _sources(control: Record, asked: Asked, least: float, rates: Doubles) -> int:
+def _sources(control: Record, asked: AskedDraft, least: float, rates: Doubles) -> int:
     """The number of sources that may predict behind the text and what is ahead of it."""
     row, space, text, ahead = asked.row, asked.space, asked.text, asked.ahead
     sources, draft, count = control.sources, control.drafts[0], 1
@@ -334,7 +334,7 @@ def _sources(control: Record, asked: Asked, least: float, rates: Doubles) -> int
 
 
 @loop
-def _together(control: Record, asked: Asked, least: float, answer: Record) -> None:
+def _together(control: Record, asked: AskedDraft, least: float, answer: Record) -> None:
     """The draft of all sources together is the answer."""
     rates, text, ahead = _rates_of(asked.row), asked.text, asked.ahead
     count = _sources(control, asked, least, rates)
@@ -370,7 +370,7 @@ def step(
             candidates.compare(carray(records_at(row.records_at), 1)[0], text, _rates_of(row))
         longest = min(request.budget, LONGEST)
         if sources and longest > 0 and row.joined == text.size:
-            asked = Asked(row, spaces[max(0, row.space)], text, ahead, longest)
+            asked = AskedDraft(row, spaces[max(0, row.space)], text, ahead, longest)
             if sources & BLENDED:
                 _together(control, asked, least, answer)
             else:

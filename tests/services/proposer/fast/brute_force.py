@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 
 Context = tuple[int, ...]
 Guess = tuple[list[int], list[float], int]
@@ -91,7 +91,7 @@ def score_of(shares: list[float]) -> float:
     return score
 
 
-def guess(store: EveryContext, context: Context, longest: int, rule: Rule) -> Guess:
+def guess(store: EveryContext, context: Context, longest: int, rule: DraftRule) -> Guess:
     """All lengths, longest first; a shorter one must be better to win."""
     best, best_score = NOTHING, 0.0
     for length in range(len(context), 0, -1):

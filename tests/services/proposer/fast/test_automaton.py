@@ -10,7 +10,7 @@ import pytest
 from automaton_problems import problems, transitions
 
 from services.proposer.fast.automaton import loops
-from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.automaton.records import FOLLOWER, follower_at
 from services.proposer.fast.native import Record, carray, ints_at, kept
 
@@ -40,13 +40,13 @@ def _write(address: int, writer_at: int, text_at: int, count: int) -> tuple[int,
     return count, loops.TAKES
 
 
-def begin(automaton: Automaton) -> Record:
+def begin(automaton: FastAutomaton) -> Record:
     writer: Record = np.zeros(1, FOLLOWER)
     writer["automaton_at"] = automaton.address
     return writer
 
 
-def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
+def write(automaton: FastAutomaton, text: array[int], slice_of: int = 10**9) -> int:
     """How much of it was taken."""
     writer, taken = begin(automaton), 0
     for at in range(0, len(text), slice_of):
@@ -54,7 +54,7 @@ def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
     return taken
 
 
-def add(automaton: Automaton, writer: Record, piece: array[int]) -> int:
+def add(automaton: FastAutomaton, writer: Record, piece: array[int]) -> int:
     taken, found = 0, int(loops.LACKS)
     while found == loops.LACKS:
         begin = piece.buffer_info()[0] + 4 * taken
@@ -65,7 +65,7 @@ def add(automaton: Automaton, writer: Record, piece: array[int]) -> int:
     return taken
 
 
-def followed(automaton: Automaton, context: list[int], count: int) -> list[int]:
+def followed(automaton: FastAutomaton, context: list[int], count: int) -> list[int]:
     """The most frequent tokens behind a context that is known."""
     states, edges = transitions(automaton)
     state, found = 0, []
@@ -78,7 +78,7 @@ def followed(automaton: Automaton, context: list[int], count: int) -> list[int]:
 
 
 def test_a_full_automaton_takes_as_many_tokens_as_it_was_made_for_and_goes_on_answering() -> None:
-    automaton, text = Automaton(16, max_tokens=500), some_text(2000)
+    automaton, text = FastAutomaton(16, max_tokens=500), some_text(2000)
     assert write(automaton, text) == 500 == automaton.tokens
     assert write(automaton, text) == 0
     assert problems(automaton) == []
@@ -87,11 +87,11 @@ def test_a_full_automaton_takes_as_many_tokens_as_it_was_made_for_and_goes_on_an
 
 @pytest.mark.parametrize("max_bytes", [0, 500, 5_000, 60_000])
 def test_an_automaton_never_holds_more_bytes_than_it_may(max_bytes: int) -> None:
-    automaton, text = Automaton(16, max_bytes=max_bytes), some_text(5000)
+    automaton, text = FastAutomaton(16, max_bytes=max_bytes), some_text(5000)
     taken = write(automaton, text, slice_of=7)
     assert taken < 5000 and automaton.tokens == taken
     # An empty one holds its root.
-    assert automaton.held_bytes() <= max(max_bytes, Automaton(16).held_bytes())
+    assert automaton.held_bytes() <= max(max_bytes, FastAutomaton(16).held_bytes())
     assert max_bytes - automaton.held_bytes() < 2000
     assert problems(automaton) == []
 
@@ -99,9 +99,9 @@ def test_an_automaton_never_holds_more_bytes_than_it_may(max_bytes: int) -> None
 def test_one_token_that_follows_everything_does_not_burst_the_bounds() -> None:
     """Its append adds a transition to each of 3000 contexts at once."""
     text = array("i", [*[1] * 1500, *[2] * 1500])
-    automaton = Automaton(16)
+    automaton = FastAutomaton(16)
     write(automaton, text)
-    rest = Automaton(16, max_bytes=automaton.held_bytes() + 10_000)
+    rest = FastAutomaton(16, max_bytes=automaton.held_bytes() + 10_000)
     assert write(rest, text + array("i", [3])) == len(text)
     assert rest.held_bytes() == automaton.held_bytes()
     assert problems(rest) == []
@@ -110,7 +110,7 @@ def test_one_token_that_follows_everything_does_not_burst_the_bounds() -> None:
 
 def test_grown_in_any_slices_it_is_the_same_automaton() -> None:
     text = some_text(20_000)
-    whole, sliced = Automaton(32), Automaton(32)
+    whole, sliced = FastAutomaton(32), FastAutomaton(32)
     write(whole, text)
     write(sliced, text, slice_of=13)
     assert problems(sliced) == []
@@ -119,7 +119,7 @@ def test_grown_in_any_slices_it_is_the_same_automaton() -> None:
 
 
 def test_memory_stays_within_140_bytes_a_token() -> None:
-    automaton = Automaton(64)
+    automaton = FastAutomaton(64)
     write(automaton, some_text(50_000, alphabet=3000))
     assert 40 < automaton.held_bytes() / automaton.tokens < 140
 
@@ -132,19 +132,19 @@ def test_memory_is_copied_where_the_system_cannot_move_it(monkeypatch: pytest.Mo
             raise SystemError("mmap: resizing not available--no mremap()")
 
     monkeypatch.setattr(mmap, "mmap", Rigid)
-    automaton, text = Automaton(16), some_text(3000)
+    automaton, text = FastAutomaton(16), some_text(3000)
     assert write(automaton, text, slice_of=100) == 3000
     assert problems(automaton) == []
 
 
 def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    automaton = Automaton(8)
+    automaton = FastAutomaton(8)
     write(automaton, some_text(300))
     states, entries, buckets = automaton.tables()
 
     def seen(**changed: object) -> list[str]:
         tables = {"states": states, "entries": entries, "buckets": buckets, **changed}
-        monkeypatch.setattr(Automaton, "tables", lambda self: tuple(tables.values()))
+        monkeypatch.setattr(FastAutomaton, "tables", lambda self: tuple(tables.values()))
         return problems(automaton)
 
     assert seen() == []
@@ -163,7 +163,7 @@ def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monke
 
 def test_texts_written_in_turns_make_as_many_states_as_one_after_the_other() -> None:
     texts = [some_text(2000, seed=seed // 2) for seed in range(8)]
-    one_by_one, in_turns = Automaton(16), Automaton(16)
+    one_by_one, in_turns = FastAutomaton(16), FastAutomaton(16)
     for text in texts:
         write(one_by_one, text)
     writers = [begin(in_turns) for _ in texts]

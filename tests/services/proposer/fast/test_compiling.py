@@ -28,7 +28,7 @@ def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
 
     event = threading.Event()
     monkeypatch.setattr(compiling, "_compiled", event)
-    monkeypatch.setattr(compiling.Texts, "take_in", refuse)
+    monkeypatch.setattr(compiling.FastTexts, "take_in", refuse)
     with caplog.at_level(logging.ERROR):
         compiling._compile()
     assert not event.is_set() and not compiling.is_compiled()

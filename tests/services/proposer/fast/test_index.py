@@ -19,8 +19,8 @@ from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
 from services.proposer.fast.libraries import namespace_key
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.fast.texts import Texts
-from services.proposer.guess import Rule
+from services.proposer.fast.texts import FastTexts
+from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
 from services.proposer.store.library import Library
 from services.proposer.suffix import SuffixDrafter
@@ -38,9 +38,9 @@ class Proposer:
         self.texts = form.of(chosen)
         self.libraries: dict[str, Library] = {}
         # Compiled loops serve once they are compiled.
-        then = Texts.of(chosen) if form is plain.Texts else None
+        then = FastTexts.of(chosen) if form is plain.Texts else None
         self.index = SuffixIndex(self.texts, lambda name: self._open(folder, name), opener=opener, then=then)
-        self.auto = AutoDrafter(self.index, Rule(least=0.02))
+        self.auto = AutoDrafter(self.index, DraftRule(least=0.02))
 
     def _open(self, folder: Path | None, vocabulary: str) -> Library:
         library = self.libraries[vocabulary] = Library(folder, vocabulary, threads=False)
@@ -101,13 +101,13 @@ def compiled() -> None:
     compiling.start().join()
 
 
-@pytest.fixture(params=[plain.Texts, Texts], ids=["plain", "compiled"])
+@pytest.fixture(params=[plain.Texts, FastTexts], ids=["plain", "compiled"])
 def start(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Proposer]]:
     """As many processes as are wanted, one after the other or at once, with one folder."""
     started: list[Proposer] = []
-    monkeypatch.setattr(compiling, "is_compiled", lambda: request.param is Texts)
+    monkeypatch.setattr(compiling, "is_compiled", lambda: request.param is FastTexts)
 
     def start(opener: Executor | None = None, **settings: int) -> Proposer:
         started.append(Proposer(tmp_path, request.param, opener, **settings))
@@ -271,7 +271,7 @@ def test_a_corpus_is_drafted_from_where_the_request_allows_it(start: Callable[..
 
 def test_a_folder_that_cannot_be_used_costs_memory_of_the_past_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    proposer = Proposer(tmp_path / "file" / "store", Texts)
+    proposer = Proposer(tmp_path / "file" / "store", FastTexts)
     proposer.say(HERE, SAID)
     assert proposer.guess(HERE, SAID[:20]).tokens == SAID[20:28]
 
@@ -295,9 +295,9 @@ def test_once_the_loops_are_compiled_all_is_as_if_they_had_been_from_the_start(
 ) -> None:
     drafts, chance = [], random.Random(8)
     said = [chance.choices(range(40), k=30) for _ in range(12)]
-    for number, form in enumerate((plain.Texts, Texts)):
+    for number, form in enumerate((plain.Texts, FastTexts)):
         proposer = Proposer(tmp_path / str(number), form)
-        monkeypatch.setattr(compiling, "is_compiled", lambda form=form: form is Texts)
+        monkeypatch.setattr(compiling, "is_compiled", lambda form=form: form is FastTexts)
         for text in said[:5]:
             proposer.say(HERE, text)
         running = proposer.say(HERE, said[5], ends=False)

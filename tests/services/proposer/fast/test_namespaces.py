@@ -14,10 +14,10 @@ from automaton_problems import problems
 from services.api.drafter import NO_DRAFT, Draft, Text
 from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
-from services.proposer.fast.namespaces import Namespace
+from services.proposer.fast.namespaces import FastNamespace
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.texts import SLICE
-from services.proposer.guess import Rule
+from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
 from services.proposer.suffix import SuffixDrafter
 from services.proposer.text_drafter import TextDrafter
@@ -29,10 +29,10 @@ SECRET = [501, 502, 503, 504, 505, 506, 507]
 
 
 def methods(held: SuffixIndex) -> list[TextDrafter]:
-    return [AutoDrafter(held), SuffixDrafter(held, Rule(factor=4.0))]
+    return [AutoDrafter(held), SuffixDrafter(held, DraftRule(factor=4.0))]
 
 
-def named(held: SuffixIndex, name: str) -> Namespace:
+def named(held: SuffixIndex, name: str) -> FastNamespace:
     namespace = held._texts.namespaces.get(name)
     assert namespace is not None
     return namespace
@@ -84,7 +84,7 @@ def test_a_secret_is_found_where_it_was_said_and_nowhere_else() -> None:
 
 
 def test_who_does_not_want_to_teach_may_learn() -> None:
-    drafter = SuffixDrafter(index(), Rule())
+    drafter = SuffixDrafter(index(), DraftRule())
     silent = Text(1, view(1, [1]).tokens, 1, namespace="a", learn=False)
     say(drafter, silent, SECRET)
     assert say(drafter, view(2, [2], 1, "a"), SECRET[:3]) == NO_DRAFT
@@ -95,7 +95,7 @@ def test_who_does_not_want_to_teach_may_learn() -> None:
 def test_prompts_are_learned_where_that_is_set() -> None:
     for learns in (False, True):
         held = SuffixIndex.open(Settings.for_tests(suffix_decoding_learn_prompts=learns))
-        drafter = SuffixDrafter(held, Rule())
+        drafter = SuffixDrafter(held, DraftRule())
         guess(drafter, view(1, SECRET, len(SECRET), "a"))
         assert (say(drafter, view(2, [2], 1, "a"), SECRET[:3]) != NO_DRAFT) == learns
 
@@ -146,7 +146,7 @@ def test_what_is_ahead_is_part_of_the_context_in_segments(segment: Segment) -> N
 
 def test_of_too_many_namespaces_those_unused_the_longest_go() -> None:
     held = index(most=3)
-    drafter, met = SuffixDrafter(held, Rule()), []
+    drafter, met = SuffixDrafter(held, DraftRule()), []
     held._texts.namespaces.met = lambda namespace: met.append(namespace.name)
     for number, name in enumerate("abcada"):
         say(drafter, view(number, [number], 1, name), ANSWER)
@@ -159,7 +159,7 @@ def test_of_too_many_namespaces_those_unused_the_longest_go() -> None:
 
 def test_a_namespace_with_a_running_request_stays_and_who_finds_no_place_shares_nothing() -> None:
     held = index(most=2)
-    drafter = SuffixDrafter(held, Rule())
+    drafter = SuffixDrafter(held, DraftRule())
     running = [view(number, [number], 1, name) for number, name in enumerate("ab")]
     for one in running:
         say(drafter, one, ANSWER)
@@ -174,7 +174,7 @@ def test_a_namespace_with_a_running_request_stays_and_who_finds_no_place_shares_
 def test_all_namespaces_together_hold_no_more_bytes_than_they_may() -> None:
     most = 600_000
     held = index(max_bytes=most)
-    drafter, chance = SuffixDrafter(held, Rule()), random.Random(3)
+    drafter, chance = SuffixDrafter(held, DraftRule()), random.Random(3)
     tables = calibrations = 0
     for number in range(40):
         one = view(number, [1], 1, f"space {number % 8}")
@@ -192,7 +192,7 @@ def test_all_namespaces_together_hold_no_more_bytes_than_they_may() -> None:
 
 
 def test_a_store_too_small_for_anything_learns_nothing_and_nobody_waits() -> None:
-    drafter = SuffixDrafter(index(max_bytes=100), Rule())
+    drafter = SuffixDrafter(index(max_bytes=100), DraftRule())
     assert say(drafter, view(1, [1], 1, "a"), [*ANSWER, *ANSWER[:3]]).source == "suffix"
     assert say(drafter, view(2, [1], 1, "a"), ANSWER[:3]) == NO_DRAFT
 

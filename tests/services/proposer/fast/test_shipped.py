@@ -17,8 +17,8 @@ from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
 from services.proposer.fast.libraries import namespace_key
 from services.proposer.fast.shipped import ShippedAnswers
-from services.proposer.fast.texts import Texts
-from services.proposer.guess import Rule
+from services.proposer.fast.texts import FastTexts
+from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
 from services.proposer.store.library import Library
 
@@ -40,11 +40,11 @@ def index_of(read: object = read) -> SuffixIndex:
     def library(vocabulary: str) -> Library:
         return Library(None, vocabulary, threads=False)
 
-    return SuffixIndex(Texts.of(Settings.for_tests()), library, shipped=ShippedAnswers(read))  # type: ignore[arg-type]
+    return SuffixIndex(FastTexts.of(Settings.for_tests()), library, shipped=ShippedAnswers(read))  # type: ignore[arg-type]
 
 
 def guess(index: SuffixIndex, namespace: str, number: int, corpora: Sequence[str] | None = None) -> Draft:
-    auto = AutoDrafter(index, Rule(least=0.02))
+    auto = AutoDrafter(index, DraftRule(least=0.02))
     text = Text(number, array("i", [5, *ANSWER[10:20]]), 1, namespace=namespace, corpora=corpora)  # type: ignore[arg-type]
     auto.draft([DraftRequest(text, 1)])
     [draft] = auto.draft([DraftRequest(text, 8)])
@@ -102,7 +102,7 @@ def test_they_are_there_where_no_library_can_be_opened() -> None:
     def no_library(vocabulary: str) -> Library:
         raise OSError("no room")
 
-    index = SuffixIndex(Texts.of(Settings.for_tests()), no_library, shipped=ShippedAnswers(read))
+    index = SuffixIndex(FastTexts.of(Settings.for_tests()), no_library, shipped=ShippedAnswers(read))
     assert guess(index, HERE, 1).tokens == ANSWER[20:28]
     index.close()
 

@@ -13,25 +13,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.api.drafter import Draft, DraftRequest, Text
-from services.proposer.fast.automaton.automaton import Automaton
-from services.proposer.fast.namespaces import Namespaces
-from services.proposer.fast.texts import Texts
-from services.proposer.guess import Rule
+from services.proposer.fast.automaton.automaton import FastAutomaton
+from services.proposer.fast.namespaces import FastNamespaces
+from services.proposer.fast.texts import FastTexts
+from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
 from services.proposer.rates import NGRAM, OWN, SHARED
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Options
+from services.proposer.texts import TextOptions
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 TOKENS = (0, 1, -1, 70_000, 2**31 - 1)
-RULES = (Rule(), Rule(4.0, 0.0, 0.1), Rule(0.5, 2.0, 0.3), Rule(1.0, -1.0, 0.0), Rule(0.0, 3.0, 0.05))
+RULES = (
+    DraftRule(), DraftRule(4.0, 0.0, 0.1), DraftRule(0.5, 2.0, 0.3), DraftRule(1.0, -1.0, 0.0),
+    DraftRule(0.0, 3.0, 0.05),
+)  # fmt: skip
 
 
 class Asked(TextDrafter):
     """One source alone."""
 
-    def __init__(self, held: SuffixIndex, rule: Rule, source: str) -> None:
+    def __init__(self, held: SuffixIndex, rule: DraftRule, source: str) -> None:
         super().__init__(held, rule)
         self.sources = (source,)  # type: ignore[misc]
 
@@ -66,14 +69,14 @@ class Both:
     """Texts and the model beside it, and all texts that both follow."""
 
     def __init__(self, depth: int, sizes: tuple[int, int] = (2, 5), prefers_frequent: bool = False) -> None:
-        self.namespaces = Namespaces(depth, 10**6)
-        self.held = Texts(self.namespaces, Options(depth, *sizes, prefers_frequent))
+        self.namespaces = FastNamespaces(depth, 10**6)
+        self.held = FastTexts(self.namespaces, TextOptions(depth, *sizes, prefers_frequent))
         self.depth, self.sizes, self.prefers_frequent = depth, sizes, prefers_frequent
         self.shared = EveryContext(depth)
         self.texts: dict[int, Followed] = {}
         self.begun = 0
 
-    def say(self, which: int, learns: bool, tokens: list[int], longest: int, rule: Rule, ahead: list[int]) -> None:
+    def say(self, which: int, learns: bool, tokens: list[int], longest: int, rule: DraftRule, ahead: list[int]) -> None:
         if which not in self.texts:
             self.begun += 1
             self.texts[which] = Followed(self.begun, learns, max(self.depth, self.sizes[1]), self.shared)
@@ -89,7 +92,7 @@ class Both:
         if text is not None:
             self.held.forget(text.text.sequence_id)
 
-    def _expected(self, text: Followed, source: str, longest: int, rule: Rule, ahead: list[int]) -> Guess:
+    def _expected(self, text: Followed, source: str, longest: int, rule: DraftRule, ahead: list[int]) -> Guess:
         if longest <= 0:
             return [], [], 0
         said = text.text.tokens.tolist()
@@ -120,7 +123,7 @@ class Both:
             same_counts(namespace.automata[0], self.shared)
 
 
-def same_counts(automaton: Automaton, model: EveryContext) -> None:
+def same_counts(automaton: FastAutomaton, model: EveryContext) -> None:
     assert problems(automaton) == []
     states, edges = transitions(automaton)
     rows = rows_of(states)
@@ -154,7 +157,7 @@ def test_counts_matches_and_drafts_are_those_of_looking_everywhere(
     depth: int,
     sizes: tuple[int, int],
     prefers_frequent: bool,
-    acts: list[tuple[int, bool, list[int], int, Rule, list[int]]],
+    acts: list[tuple[int, bool, list[int], int, DraftRule, list[int]]],
 ) -> None:
     both = Both(depth, sizes, prefers_frequent)
     for act in acts:
@@ -187,7 +190,7 @@ def test_long_texts_that_copy_from_each_other_agree_too(depth: int, alphabet: in
 def test_one_token_over_and_over_agrees_and_stays_small() -> None:
     both = Both(16)
     for tokens in (*[[7] * 20] * 20, [8], [7] * 30):
-        both.say(0, True, tokens, 16, Rule(), [])
+        both.say(0, True, tokens, 16, DraftRule(), [])
     both.check()
     automaton = both.namespaces.known()[0].automata[0]
     assert automaton.held_bytes() < 140 * automaton.tokens

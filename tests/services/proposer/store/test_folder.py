@@ -6,7 +6,7 @@ import os
 import pytest
 
 from services.proposer.store import folder as library_folder
-from services.proposer.store.folder import Busy, LibraryFolder
+from services.proposer.store.folder import FolderBusy, LibraryFolder
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_who_comes_first_is_alone_until_it_lets_others_in(opened, monkeypatch):
     monkeypatch.setattr(library_folder, "_PATIENCE", 0.0)
     first = opened()
     assert first.alone
-    with pytest.raises(Busy):
+    with pytest.raises(FolderBusy):
         opened()
     first.let_others_in()
     second = opened()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.api.messages import Run
 from services.api.strategies import Verification
-from services.streamer.choice.acceptance import Acceptance, Predicted, runs_behind
+from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted, runs_behind
 
 GREEDY = Verification("greedy")
 
@@ -22,7 +22,7 @@ STEP = st.integers(0, 6).flatmap(lambda drafted: st.integers(0, drafted).map(lam
 
 
 def reported(runs: list[Run], longest: int = 0, *, in_order: bool = False) -> dict[str, Any]:
-    counted = Acceptance(in_order=in_order)
+    counted = ChoiceAcceptance(in_order=in_order)
     counted.add(runs)
     report = counted.report(GREEDY, longest)
     assert report is not None
@@ -30,7 +30,7 @@ def reported(runs: list[Run], longest: int = 0, *, in_order: bool = False) -> di
 
 
 def test_the_report_has_the_keys_of_vllm_and_two_more() -> None:
-    counted = Acceptance()
+    counted = ChoiceAcceptance()
     counted.add([ran(3, 0)] * 39)
     counted.add([ran(3, 1), *[ran(3, 3)] * 3])
     assert counted.report(Verification("topp"), 3) == {
@@ -80,7 +80,7 @@ def test_the_report_is_one_that_readers_of_it_find_consistent(runs: list[Run], l
 
 
 def test_steps_with_an_empty_draft_verified_nothing() -> None:
-    counted = Acceptance()
+    counted = ChoiceAcceptance()
     counted.add([ran(0, 0)] * 5)
     assert (counted.steps, counted.verified) == (5, {})
     # There might have been drafts: all is zero. There might not: there is nothing to say.
@@ -102,7 +102,7 @@ def test_a_target_cannot_accept_more_than_was_drafted() -> None:
 
 
 def test_choices_are_counted_together() -> None:
-    one, other = Acceptance(in_order=True), Acceptance(in_order=True)
+    one, other = ChoiceAcceptance(in_order=True), ChoiceAcceptance(in_order=True)
     one.add([ran(2, 1)])
     other.add([ran(4, 3), ran(0, 0)])
     one.merge(other)
@@ -112,7 +112,7 @@ def test_choices_are_counted_together() -> None:
 
 
 def test_the_report_says_whether_speculation_kept_the_text_or_its_distribution() -> None:
-    counted = Acceptance()
+    counted = ChoiceAcceptance()
     counted.add([ran(2, 1)])
     kept = {
         (strategy, policy): (counted.report(Verification(strategy, policy), 2) or {})["lossless"]
@@ -130,7 +130,7 @@ def test_the_report_says_whether_speculation_kept_the_text_or_its_distribution()
 
 
 def test_fastdeploys_words_count_the_targets_own_token_and_slots_that_were_never_drafted() -> None:
-    counted = Acceptance()
+    counted = ChoiceAcceptance()
     # 100 tokens in 69 steps of up to 6: so many gave one, two, three and six.
     for accepted, steps in ((0, 56), (1, 4), (2, 6), (5, 3)):
         counted.add([ran(5, accepted)] * steps)
@@ -145,7 +145,7 @@ def test_fastdeploys_words_count_the_targets_own_token_and_slots_that_were_never
 
 
 def test_fastdeploys_words_for_an_answer_without_drafts() -> None:
-    counted = Acceptance()
+    counted = ChoiceAcceptance()
     empty = counted.speculate_metrics(0)
     assert (empty["accepted_tokens"], empty["accept_ratio"], empty["accepted_tokens_per_head"]) == (0, 0.0, [0])
     counted.add([ran(0, 0)] * 4)

@@ -11,7 +11,7 @@ from fake_mesh import CARD
 from services.api.messages import MOST_PRIORITY, Generate, Run, Speculation
 from services.api.sampling import Sampling
 from services.api.strategies import Verification
-from services.streamer.choice.acceptance import Acceptance
+from services.streamer.choice.acceptance import ChoiceAcceptance
 from services.streamer.choice.delivery import Delivery
 from services.streamer.choice.detokenize import Detokenizer
 from services.streamer.choice.generation import Choice
@@ -28,7 +28,7 @@ def choice(
     verification: Verification | None = None, speculation: Speculation | None = None, **sampling: object,
 ) -> Choice:  # fmt: skip
     """One that was given these tokens, a draft among them unless told otherwise."""
-    acceptance = Acceptance()
+    acceptance = ChoiceAcceptance()
     acceptance.add([Run(length=len(tokens), drafted=drafted, accepted=0)])
     return Choice(
         index=0,

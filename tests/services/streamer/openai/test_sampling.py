@@ -8,7 +8,7 @@ import pytest
 from refusing import CARD, asked, refusal
 
 from services.api.sampling_defaults import SamplingDefaults
-from services.streamer.openai.fields import Fields
+from services.streamer.openai.fields import BodyFields
 from services.streamer.openai.request import check_against
 from services.streamer.openai.sampling import read_sampling
 
@@ -72,7 +72,7 @@ def test_fields_that_are_set_replace_the_models_defaults_also_with_nothing() -> 
     own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.2)
 
     def read(**values: object) -> SamplingDefaults:
-        found = read_sampling(Fields(values), None, -1, own)
+        found = read_sampling(BodyFields(values), None, -1, own)
         return SamplingDefaults(found.temperature, found.top_p, found.top_k, found.min_p, found.repetition_penalty)
 
     assert read() == read(temperature=None, top_k=None) == own

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from models.choose import Choice
+from models.choose import ExecutorChoice
 from models.config import read_network
 from models.executor import Options
 from models.gpu.executor import GpuExecutor
@@ -18,21 +18,23 @@ from models.plain import PlainExecutor
 from models.sources import ModelError
 from services.runtime.memory import CPU_KV_MB
 from services.worker.cache.size import Card
-from services.worker.running.memory_plan import Plan, Sizes, cut_context, plan_memory
+from services.worker.running.memory_plan import MemoryPlan, MemorySizes, cut_context, plan_memory
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "models"))
 import parity
 
 GB = 1 << 30
-BY_DEVICE = Sizes(kv_cache_mb=-1, gpu_memory_utilization=0.9, max_sequences=0, max_step_tokens=0)
+BY_DEVICE = MemorySizes(kv_cache_mb=-1, gpu_memory_utilization=0.9, max_sequences=0, max_step_tokens=0)
 OPTIONS = Options("bfloat16", pages=0, page_tokens=16, max_context=8192)
 
 
-def plan(tmp_path: Path, card: Card | None, sizes: Sizes = BY_DEVICE, drafters: int = 0, **changes: Any) -> Plan:
+def plan(
+    tmp_path: Path, card: Card | None, sizes: MemorySizes = BY_DEVICE, drafters: int = 0, **changes: Any
+) -> MemoryPlan:
     parity.save_tiny(LlamaConfig, tmp_path, max_position_embeddings=8192)
     network = read_network(tmp_path)
     options = replace(OPTIONS, **changes)
-    choice = Choice("triton", GpuExecutor, "") if card else Choice("plain", PlainExecutor, "")
+    choice = ExecutorChoice("triton", GpuExecutor, "") if card else ExecutorChoice("plain", PlainExecutor, "")
     return plan_memory(sizes, [(network, options)] * (1 + drafters), GB, choice, card)
 
 
@@ -52,7 +54,7 @@ def test_a_drafters_layers_take_their_share_of_every_page(tmp_path: Path) -> Non
 
 
 def test_sizes_that_are_set_are_kept_on_a_gpu(tmp_path: Path) -> None:
-    sizes = Sizes(kv_cache_mb=64, gpu_memory_utilization=0.9, max_sequences=5, max_step_tokens=100)
+    sizes = MemorySizes(kv_cache_mb=64, gpu_memory_utilization=0.9, max_sequences=5, max_step_tokens=100)
     made = plan(tmp_path, Card(24 * GB, 24 * GB), sizes)
     page = GpuExecutor.page_bytes(read_network(tmp_path), OPTIONS)
     assert made.pages + made.branch_pages == (64 << 20) // page
