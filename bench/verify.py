@@ -2,7 +2,7 @@
 
 CPU: the compiled loops (kernels/verify/cpu.py) on one thread, on SmolLM2's own logits as they come out of a step, after
 that very step, which has left nothing of them in the nearer caches. Every draft stands to its end, so every row is
-looked at: the most that a step of so many rows can cost.
+looked at: the upper bound for a step with this number of rows.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class HeadRow:
     aliases: tuple[str, ...] = ()
     # Whether it may be inside the target model's own folder.
     with_model: bool = False
-    # The form in which `specmesh train-drafter` makes it for a model, with so many tokens; None: it doesn't. Raises
-    # `ValueError` where none can be made for the model.
+    # What `specmesh train-drafter` makes, given the target network and the size of the head's vocabulary; None: this
+    # kind can't be trained. Raises `ValueError` where none can be made for the model.
     form: Callable[[Network, int], Form] | None = None
 
     def made(self, network: Network, vocabulary: int) -> tuple[Form, Head | ResidualHeads]:

@@ -74,7 +74,7 @@ SITUATIONS: list[tuple[str, Desired, Sequence[Instance], list[Action]]] = [
      [one("tokenizer-1", "failed"), *every("running", "worker-1", "worker-2"), one("streamer-1", "waiting")],
      [Launch("streamer", "streamer-1")]),
     ("a crashed one waits for its time", here(), [one("worker-1", "waiting", start_at=100.1), ready("worker-2")], []),
-    ("its time has come, whoever it waited for at first", here(ROLES),
+    ("a crashed one is started at its time, whatever the roles before it do", here(ROLES),
      [one("tokenizer-1"), ready("worker-1"), ready("worker-2"), one("streamer-1", "waiting", start_at=100.0)],
      [Launch("streamer", "streamer-1")]),
     ("a failed one is tried again", here(), [one("worker-1", "failed", start_at=99.0), ready("worker-2")],

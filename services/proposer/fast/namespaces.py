@@ -12,9 +12,7 @@ from services.proposer.fast.drafting.chances import CELL_WORDS, CELLS
 from services.proposer.fast.drafting.records import SPACE
 from services.proposer.fast.native import Record, Records
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.namespaces import MOST_NAMESPACES
-from services.proposer.namespaces import Namespace as Namespace
-from services.proposer.namespaces import Namespaces as Namespaces
+from services.proposer.namespaces import MOST_NAMESPACES, Namespace, Namespaces
 
 # Estimated memory of a token to come.
 _BYTES_A_TOKEN = 80

@@ -7,5 +7,5 @@
     shelf.py        makes and opens segment files
 """
 
-# The index imports the store, and the store the index's segments: whoever comes first, the index is imported first.
+# The index and the store import each other. Importing the index first works in either order.
 import services.proposer.fast  # noqa: F401

@@ -97,7 +97,7 @@ class Shelf:
     def build(
         self, texts: Sequence[array[int]], most: int, space: str, role: Role, progress: Progress = lambda tokens: None
     ) -> list[Segment]:
-        """Segments of at most so many tokens; longer texts are cut. After an error there is none."""
+        """Segments within the limit of tokens; longer texts are cut. If one can't be made, all are deleted."""
         made: list[Segment] = []
         try:
             for some in portions(texts, most):

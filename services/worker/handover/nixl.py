@@ -77,7 +77,7 @@ def nixl_of(settings: Settings, memory: PageMemory | None) -> tuple[NixlAgent, P
         log.warning("page_transport nixl: this engine's pages aren't in memory; they go through the mesh")
         return None
     if not settings.bind:
-        # All workers are on this machine. UCX has no keys: its ports are open to whoever reaches them.
+        # All workers are on this machine: listen on loopback only, because UCX doesn't authenticate connections.
         os.environ.setdefault("UCX_NET_DEVICES", "lo")
     places = PagePlaces(memory)
     regions = [(each.address, each.size, each.device) for each in places.regions]

@@ -2,7 +2,7 @@
 the other side).
 
     directory ─▶ members with the role worker-node
-    JoinWorker ─▶ each of them, again and again until all have joined; whoever doesn't belong here is refused by name
+    JoinWorker ─▶ each of them, repeated until all have joined; a node that doesn't fit is refused, with the reason
     RunRanks   ─▶ all of them at once: a stream each, open as long as both sides live
 
 The end of a stream is the end of that node's ranks, and so of the worker (ranks.py). The connections live in the event

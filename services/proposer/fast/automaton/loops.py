@@ -168,7 +168,7 @@ def held(automaton: Record) -> int:
 
 @loop
 def _room(automaton: Record, added: int) -> int:
-    """For one more token with so many entries: TAKES, LACKS or FULL."""
+    """Whether one more token with this number of entries can be added: TAKES, LACKS or FULL."""
     states, entries = automaton.states + 2, automaton.entries + added
     size = _bytes(automaton, states, entries, max(automaton.buckets, BUCKETS_AN_ENTRY * entries))
     if automaton.tokens >= automaton.max_tokens or size > automaton.max_bytes:
