@@ -74,19 +74,17 @@ class SegmentBuilder:
         with self._state.lock:
             self._state.to_seal |= dict.fromkeys(full)
 
-    def seal(self) -> None:
-        """Text on disk becomes segments, of namespaces that were asked for."""
-        while not self._stopped():
-            with self._state.lock:
-                name = next(iter(self._state.to_seal), None)
-            if name is None:
+    def seal(self, names: Sequence[str]) -> None:
+        """Text on disk becomes segments."""
+        for name in names:
+            if self._stopped():
                 return
             # Another process may have sealed it.
             with suppress(Outdated):
                 if pieces := self._pieces(name):
                     self._seal(name, pieces)
             with self._state.lock:
-                self._state.to_seal.pop(name)
+                self._state.to_seal.pop(name, None)
 
     def _seal(self, name: str, pieces: Sequence[StoredPiece]) -> None:
         texts: dict[int, array[int]] = {}

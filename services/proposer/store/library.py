@@ -275,6 +275,14 @@ class Library:
                     self._state.learning.written(texts)
             self._written_at, self._held_bytes = self._clock(), self._database.held_bytes()
 
+    def _seal(self) -> None:
+        """Text that was learned before a seal was asked for may not be on disk yet."""
+        with self._state.lock:
+            names = list(self._state.to_seal)
+        if names:
+            self.write()
+            self._builder.seal(names)
+
     def work(self) -> None:
         """Does all steps in turn. One that fails is tried again later; the others are done."""
         with self._state.lock:
@@ -287,7 +295,7 @@ class Library:
                 self.write,
                 self._builder.read_recent,
                 self._builder.make_room_to_learn,
-                self._builder.seal,
+                self._seal,
                 self._builder.keep_uploads,
                 self._builder.compact,
                 self._builder.open_missing,

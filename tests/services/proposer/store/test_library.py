@@ -429,3 +429,15 @@ def test_threads_write_and_work_by_themselves(tmp_path):
     library = Library(tmp_path, "words", threads=False)
     assert sum(map(len, recent(library, "a"))) + library.stats().tokens == 60
     library.close()
+
+
+def test_text_that_is_learned_and_sealed_after_the_write_of_a_round_is_sealed(open_library, monkeypatch):
+    library = open_library()
+
+    def meanwhile():
+        library.learn("a", 1, list(range(300)))
+        library.seal("a")
+
+    monkeypatch.setattr(library._builder, "make_room_to_learn", meanwhile)
+    library.work()
+    assert library.stats().segments == 1
