@@ -114,7 +114,7 @@ class OurGuesser:
 
     def end(self, key: int) -> None:
         self.learn(key)
-        self._drafter.forget([self._texts.pop(key).sequence_id])
+        self._drafter.forget([self._texts.pop(key).text_id])
 
     def held_bytes(self) -> int:
         return self._index.stats().memory_bytes

@@ -53,10 +53,11 @@ class Needs(enum.Enum):
 
 @dataclass(slots=True)
 class Text:
-    """One sequence as a drafter sees it. `tokens` only grows at its end, and a drafter must not change it;
-    `sequence_id` is never reused for another text."""
+    """One sequence as a drafter sees it. `tokens` only grows at its end, and a drafter must not change it. `text_id` is
+    never reused for another text: in a worker it is the sequence_id, and in a proposer a number of its own, because
+    different workers have sequences of the same number."""
 
-    sequence_id: int
+    text_id: int
     tokens: array[int]
     prompt_tokens: int = 0
     # The answer that the caller expects.
@@ -102,7 +103,7 @@ class Committed:
     are those of the text, for drafters with layers of their own, with room for the draft if one will be asked for.
     `lent`: another worker gets these pages after the step, so they have to be complete."""
 
-    sequence_id: int
+    text_id: int
     start: int
     tokens: list[int]
     following: int = -1
@@ -138,6 +139,6 @@ class Drafter(Protocol):
         instead."""
         ...
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        """These sequences have ended: free what is held for them. Unknown ids are fine."""
+    def forget(self, text_ids: Sequence[int]) -> None:
+        """These texts have ended: free what is held for them. Unknown ids are fine."""
         ...

@@ -147,7 +147,7 @@ class ProposerActor(Actor):
         except Exception:
             log.exception("drafter %s failed; it forgets these sequences", method)
             self._metrics.failed("drafter_error")
-            drafter.forget([request.text.sequence_id for request in requests])
+            drafter.forget([request.text.text_id for request in requests])
             return NO_DRAFTS
         drafted = sum(columns.lengths)
         self._metrics.drafted(method, len(found), drafted)

@@ -61,9 +61,9 @@ class HybridDrafter:
         for drafter in self._both:
             drafter.commit(results)
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
+    def forget(self, text_ids: Sequence[int]) -> None:
         for drafter in self._both:
-            drafter.forget(sequence_ids)
+            drafter.forget(text_ids)
 
 
 def joined(draft: Draft, rest: Draft) -> Draft:

@@ -136,10 +136,10 @@ class SuffixIndex:
         """The text's new output is stored, if its namespace learns from it."""
         if not self._learns_from(text):
             return
-        _, begin = self._stored.get(text.sequence_id, ("", 0 if self._learns_prompts else text.prompt_tokens))
+        _, begin = self._stored.get(text.text_id, ("", 0 if self._learns_prompts else text.prompt_tokens))
         if begin < len(text.tokens) and (library := self._libraries.of(text.namespace)) is not None:
-            library.learn(text.namespace, text.sequence_id, text.tokens[begin:])
-            self._stored[text.sequence_id] = text.namespace, len(text.tokens)
+            library.learn(text.namespace, text.text_id, text.tokens[begin:])
+            self._stored[text.text_id] = text.namespace, len(text.tokens)
 
     def draft(self, requests: Sequence[DraftRequest], method: PlainMethod) -> list[Draft]:
         """Index each text's new tokens, then return the method's draft, or NO_DRAFT until a long prompt is indexed."""
@@ -149,24 +149,24 @@ class SuffixIndex:
     def end(self, text: Text) -> None:
         """The text is complete: it is learned to its end, and forgotten."""
         self.follow(text)
-        if text.sequence_id in self._stored:
-            self._stop_storing(text.sequence_id)
+        if text.text_id in self._stored:
+            self._stop_storing(text.text_id)
             self._take_in(text)
         elif self._learns_from(text) and self._libraries.is_opening(text.namespace) and self._has_room():
             self._early.append(text)
         else:
-            self._texts.forget(text.sequence_id)
+            self._texts.forget(text.text_id)
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
+    def forget(self, text_ids: Sequence[int]) -> None:
         """Texts whose end is not known; unknown ids are fine."""
-        for sequence_id in sequence_ids:
-            self._texts.forget(sequence_id)
-            self._stop_storing(sequence_id)
+        for text_id in text_ids:
+            self._texts.forget(text_id)
+            self._stop_storing(text_id)
 
-    def _stop_storing(self, sequence_id: int) -> None:
-        namespace, _ = self._stored.pop(sequence_id, ("", 0))
+    def _stop_storing(self, text_id: int) -> None:
+        namespace, _ = self._stored.pop(text_id, ("", 0))
         if namespace and (library := self._libraries.of(namespace)) is not None:
-            library.end(namespace, sequence_id)
+            library.end(namespace, text_id)
 
     def _learns_from(self, text: Text) -> bool:
         return bool(text.namespace and text.learn and self._texts.namespaces.learns)
@@ -175,7 +175,7 @@ class SuffixIndex:
         if self._has_room():
             self._waiting.append(text)
         else:
-            self._texts.forget(text.sequence_id)
+            self._texts.forget(text.text_id)
 
     def _has_room(self) -> bool:
         return len(self._waiting) + len(self._early) + len(self._done) < MAX_WAITING
@@ -190,7 +190,7 @@ class SuffixIndex:
         left = []
         for text in batch:
             if self._texts.is_taken_in(text):
-                self._texts.forget(text.sequence_id)
+                self._texts.forget(text.text_id)
                 self._done += [text] if self._then is not None else []
             else:
                 left.append(text)

@@ -25,5 +25,5 @@ class NaiveDrafter:
     def commit(self, results: Sequence[Committed]) -> None:
         pass
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
+    def forget(self, text_ids: Sequence[int]) -> None:
         pass

@@ -32,7 +32,7 @@ def _packed(tokens: list[int]) -> array[int] | None:
 class FollowedSequence:
     text: Text
     worker: str
-    worker_sequence_id: int
+    sequence_id: int
     committed: int = 0
     # Its text was dropped because memory was short: only its length is tracked, and it gets no drafts.
     muted: bool = False
@@ -91,7 +91,7 @@ class Sequences:
             return None
         if sequence is None:
             return None
-        self._by_use.move_to_end(sequence.text.sequence_id)
+        self._by_use.move_to_end(sequence.text.text_id)
         if sequence.held > self._max_tokens // 2:
             # One long text must not push out all others.
             self._mute(sequence)
@@ -141,7 +141,7 @@ class Sequences:
         known = self._workers.pop(worker, None)
         for sequence in list(known.sequences.values()) if known else []:
             self._mute(sequence)
-            del self._by_use[sequence.text.sequence_id]
+            del self._by_use[sequence.text.text_id]
 
     def _start(self, worker: str, item: ProposeItem, vocabulary: str) -> FollowedSequence | None:
         tokens, prediction = _packed(item.tokens), _packed(item.prediction)
@@ -158,7 +158,7 @@ class Sequences:
         )
         sequence = FollowedSequence(text, worker, item.sequence_id, item.committed)
         self._workers[worker].sequences[item.sequence_id] = sequence
-        self._by_use[text.sequence_id] = sequence
+        self._by_use[text.text_id] = sequence
         self.tokens += sequence.held
         return sequence
 
@@ -190,7 +190,7 @@ class Sequences:
         if not sequence.muted:
             sequence.muted = True
             self.tokens -= sequence.held
-            self._released(sequence.text.sequence_id)
+            self._released(sequence.text.text_id)
             # Those that hold the text's address have been told.
             sequence.text.tokens = sequence.text.prediction = array("i")
 
@@ -201,5 +201,5 @@ class Sequences:
     def _unfollow(self, sequence: FollowedSequence) -> None:
         if not sequence.muted:
             self.tokens -= sequence.held
-        del self._by_use[sequence.text.sequence_id]
-        del self._workers[sequence.worker].sequences[sequence.worker_sequence_id]
+        del self._by_use[sequence.text.text_id]
+        del self._workers[sequence.worker].sequences[sequence.sequence_id]

@@ -40,5 +40,5 @@ class TextDrafter:
     def commit(self, results: Sequence[Committed]) -> None:
         """The text of the next request has the accepted tokens."""
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        self._index.forget(sequence_ids)
+    def forget(self, text_ids: Sequence[int]) -> None:
+        self._index.forget(text_ids)

@@ -150,7 +150,7 @@ class Texts:
         return [self._draft(request, method) if time.perf_counter() < ends else NO_DRAFT for request in requests]
 
     def _draft(self, request: DraftRequest, method: PlainMethod) -> Draft:
-        followed, longest = self._followed[request.text.sequence_id], min(request.budget, MAX_DRAFT_TOKENS)
+        followed, longest = self._followed[request.text.text_id], min(request.budget, MAX_DRAFT_TOKENS)
         method.compare(followed)
         if longest <= 0 or followed.taken < len(request.text.tokens):
             return NO_DRAFT
@@ -166,7 +166,7 @@ class Texts:
 
     def take_in(self, texts: Sequence[Text]) -> None:
         """New tokens, of long texts a slice. All are learned by their namespaces before any goes on."""
-        batch = [self._followed.get(text.sequence_id) or self._start(text) for text in texts]
+        batch = [self._followed.get(text.text_id) or self._start(text) for text in texts]
         slices = shared_out([len(each.text.tokens) - each.taken for each in batch], self._slice)
         for followed, count in zip(batch, slices, strict=True):
             self._learn(followed, followed.taken + count)
@@ -176,11 +176,11 @@ class Texts:
             followed.taken += count
 
     def is_taken_in(self, text: Text) -> bool:
-        followed = self._followed.get(text.sequence_id)
+        followed = self._followed.get(text.text_id)
         return followed is not None and followed.taken >= len(text.tokens)
 
-    def forget(self, sequence_id: int) -> None:
-        followed = self._followed.pop(sequence_id, None)
+    def forget(self, text_id: int) -> None:
+        followed = self._followed.pop(text_id, None)
         if followed is not None and followed.namespace is not None:
             followed.namespace.requests -= 1
 
@@ -195,7 +195,7 @@ class Texts:
         followed = Followed(text, options, namespace, own, rates, learned=options.begins_to_learn(text))
         if namespace is not None:
             namespace.requests += 1
-        self._followed[text.sequence_id] = followed
+        self._followed[text.text_id] = followed
         return followed
 
     def _learn(self, followed: Followed, upto: int) -> None:

@@ -48,7 +48,7 @@ class _Guesser:
     def commit(self, results: Sequence[Committed]) -> None:
         pass
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
+    def forget(self, text_ids: Sequence[int]) -> None:
         pass
 
 

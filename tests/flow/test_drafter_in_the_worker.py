@@ -41,15 +41,15 @@ class ToyHead:
     def commit(self, results):
         for each in results:
             assert each.features.shape[0] == len(each.tokens) and torch.isfinite(each.features).all()
-            assert each.start == self.seen.get(each.sequence_id, each.start), "every computed token, once"
-            self.seen[each.sequence_id] = each.start + len(each.tokens)
-            self.last[each.sequence_id] = each.features[-1]
+            assert each.start == self.seen.get(each.text_id, each.start), "every computed token, once"
+            self.seen[each.text_id] = each.start + len(each.tokens)
+            self.last[each.text_id] = each.features[-1]
 
     def draft(self, requests):
         return [self._draft(each) for each in requests]
 
     def _draft(self, request):
-        feature = self.last.get(request.text.sequence_id)
+        feature = self.last.get(request.text.text_id)
         if feature is None:
             return NO_DRAFT
         # Nonsense, but a function of the features: half of the mass on a few ids, the rest on all.
@@ -60,10 +60,10 @@ class ToyHead:
         tokens = torch.multinomial(probs, request.budget, replacement=True, generator=source).tolist()
         return Draft(tokens, "toy", probs=probs.repeat(len(tokens), 1))
 
-    def forget(self, sequence_ids):
-        for sequence_id in sequence_ids:
-            self.last.pop(sequence_id, None)
-            self.seen.pop(sequence_id, None)
+    def forget(self, text_ids):
+        for text_id in text_ids:
+            self.last.pop(text_id, None)
+            self.seen.pop(text_id, None)
 '''
 
 ROW = '''        Method(

@@ -96,11 +96,11 @@ class FastTexts:
         self._step([DraftRequest(text, 0) for text in texts], 0, _NO_RULE)
 
     def is_taken_in(self, text: Text) -> bool:
-        row = self._row_of.get(text.sequence_id)
+        row = self._row_of.get(text.text_id)
         return row is not None and row.taken >= len(text.tokens)
 
-    def forget(self, sequence_id: int) -> None:
-        row = self._row_of.pop(sequence_id, None)
+    def forget(self, text_id: int) -> None:
+        row = self._row_of.pop(text_id, None)
         if row is None:
             return
         del self._by_number[row.number]
@@ -119,7 +119,7 @@ class FastTexts:
 
     def _step(self, requests: Sequence[DraftRequest], sources: int, rule: DraftRule) -> list[_Row]:
         """The answers are in the records then."""
-        rows = [self._row_of.get(request.text.sequence_id) or self._start(request.text) for request in requests]
+        rows = [self._row_of.get(request.text.text_id) or self._start(request.text) for request in requests]
         new = [len(request.text.tokens) - row.taken for request, row in zip(requests, rows, strict=True)]
         if len(rows) > self._batch:
             self._lay_out_batch(2 * len(rows))
@@ -187,7 +187,7 @@ class FastTexts:
         automaton = FastAutomaton(max(options.depth, options.most_ngram), looked_up=options.most_ngram)
         automaton.make_room(len(text.tokens) + SLICE // 8)
         held = _Row(self._free_rows.pop(), automaton, namespace, text)
-        self._row_of[text.sequence_id] = self._by_number[held.number] = held
+        self._row_of[text.text_id] = self._by_number[held.number] = held
         self._rows[held.number] = np.zeros(1, records.ROW)[0]
         row = self._rows[held.number]
         row["own"]["automaton_at"], row["prompt"], row["space"] = automaton.address, max(0, text.prompt_tokens), -1

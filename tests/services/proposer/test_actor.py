@@ -81,8 +81,8 @@ class Failing:
     def commit(self, results: Sequence[Committed]) -> None:
         pass
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        self.forgotten += sequence_ids
+    def forget(self, text_ids: Sequence[int]) -> None:
+        self.forgotten += text_ids
 
 
 def make(drafters: Any = None, **settings: Any) -> tuple[ProposerActor, Directory, CollectorRegistry]:

@@ -96,8 +96,8 @@ class Fixed:
     def commit(self, results: Sequence[Committed]) -> None:
         self.committed += results
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        self.forgotten += sequence_ids
+    def forget(self, text_ids: Sequence[int]) -> None:
+        self.forgotten += text_ids
 
 
 def test_any_two_drafters_can_be_joined_and_both_hear_of_what_was_committed() -> None:

@@ -96,7 +96,7 @@ class Pair:
 
     def forget(self, text: Text) -> None:
         for index in self.indexes:
-            index.forget([text.sequence_id])
+            index.forget([text.text_id])
 
 
 @pytest.fixture(scope="module")

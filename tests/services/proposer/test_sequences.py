@@ -84,7 +84,7 @@ def test_a_new_epoch_of_a_worker_starts_with_nothing(sequences: Sequences, relea
 def test_workers_may_use_the_same_ids(sequences: Sequences) -> None:
     sequences.meet("u", 9)
     one, other = sequences.follow("t", whole(1, 5)), sequences.follow("u", whole(1, 6))
-    assert one and other and one.text.sequence_id != other.text.sequence_id
+    assert one and other and one.text.text_id != other.text.text_id
     sequences.drop_worker("t")
     assert text(sequences.follow("u", delta(1, 2, 7))) == [6, 7]
     assert sequences.workers() == ["u"]
@@ -93,8 +93,8 @@ def test_workers_may_use_the_same_ids(sequences: Sequences) -> None:
 def test_a_sequence_sent_whole_again_is_a_new_text(sequences: Sequences, released: list[int]) -> None:
     first = sequences.follow("t", whole(1, 5, 6))
     second = sequences.follow("t", whole(1, 8))
-    assert first and second and first.text.sequence_id != second.text.sequence_id
-    assert released == [first.text.sequence_id]
+    assert first and second and first.text.text_id != second.text.text_id
+    assert released == [first.text.text_id]
 
 
 def test_when_tokens_run_out_the_least_recently_used_lose_their_text_and_stay_known(
@@ -158,11 +158,11 @@ def test_whatever_happens_the_counts_add_up(seed: int) -> None:
             case _:
                 sequence = sequences.follow(worker, item)
                 if sequence and not sequence.muted:
-                    living.add(sequence.text.sequence_id)
+                    living.add(sequence.text.text_id)
                 sequences.make_room()
         held = [one for one in sequences._by_use.values() if not one.muted]
         assert sequences.tokens == sum(len(one.text.tokens) for one in held) <= 500
-        assert living == {one.text.sequence_id for one in held}
+        assert living == {one.text.text_id for one in held}
         assert len(sequences) == sum(len(known.sequences) for known in sequences._workers.values()) <= 20
 
 
@@ -186,7 +186,7 @@ def test_an_end_that_does_not_fit_the_text_is_nobody_s(sequences: Sequences, rel
     sequence = sequences.follow("t", whole(1, 5, 6))
     assert sequence is not None
     assert sequences.end("t", Ended(sequence_id=1, committed=9, tokens=[7])) is None
-    assert released == [sequence.text.sequence_id] and len(sequences) == sequences.tokens == 0
+    assert released == [sequence.text.text_id] and len(sequences) == sequences.tokens == 0
 
 
 def test_a_prediction_takes_memory_like_text(sequences: Sequences) -> None:

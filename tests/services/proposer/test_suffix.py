@@ -280,7 +280,7 @@ def test_many_newcomers_at_once_take_over_from_each_other() -> None:
         drafter.draft(asks(many, [4] * 50))
         for one in many:
             say(drafter, one, [7])
-            drafter.forget([one.sequence_id])
+            drafter.forget([one.text_id])
     assert len(drafter._index._texts) == 0
 
 

@@ -25,7 +25,7 @@ class BlockDrafter(HeadDrafter):
         super().commit([each for each in results if not each.asked])
         for each in results:
             if each.asked:
-                following = self._known.setdefault(each.sequence_id, Following())
+                following = self._known.setdefault(each.text_id, Following())
                 following.wait(*self._unread(each, following), each.step)
                 following.pages = each.pages
 
@@ -34,7 +34,7 @@ class BlockDrafter(HeadDrafter):
         rows: list[HeadRows] = []
         hidden: list[torch.Tensor] = []
         for chain in chains:
-            following = self._known[chain.request.text.sequence_id]
+            following = self._known[chain.request.text.text_id]
             hidden.append(self._model.hidden(torch.cat(following.gathered())))
             rows.append(self._with_masks(following, chain.request.budget, hidden))
         logits, _ = self._model.forward(rows, torch.cat(hidden))

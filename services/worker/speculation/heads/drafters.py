@@ -142,7 +142,7 @@ def _committed(
             first = begin + len(item.tokens)
             rows = [*range(begin, first), *(first + place for place in path)]
     return Committed(
-        sequence_id=item.sequence_id,
+        text_id=item.sequence_id,
         start=item.start,
         tokens=tokens,
         following=following,

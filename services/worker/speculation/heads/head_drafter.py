@@ -126,9 +126,9 @@ class HeadDrafter:
         self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()
         self._known: dict[int, Following] = {}
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        for sequence_id in sequence_ids:
-            self._known.pop(sequence_id, None)
+    def forget(self, text_ids: Sequence[int]) -> None:
+        for text_id in text_ids:
+            self._known.pop(text_id, None)
 
     # Text ------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class HeadDrafter:
         features: list[torch.Tensor] = []
         crowding = crowds(self._known.values())
         for each in results:
-            following = self._known.setdefault(each.sequence_id, Following())
+            following = self._known.setdefault(each.text_id, Following())
             start, tokens = self._unread(each, following)
             following.wait(start, tokens, each.step if self._reads_hidden else None)
             if each.asked or each.lent or following is crowding:
@@ -175,18 +175,18 @@ class HeadDrafter:
         if any(each.tree for each in requests):
             for each in requests:
                 # The pass of the one kind would write over the logits of the other.
-                following = self._known[each.text.sequence_id]
+                following = self._known[each.text.text_id]
                 following.logits = following.last_logits().clone()
         return apart(requests, self._draft_trees, self._draft_chains)
 
     def _draft_trees(self, requests: list[DraftRequest]) -> list[Draft]:
-        known = [self._known[each.text.sequence_id] for each in requests]
+        known = [self._known[each.text.text_id] for each in requests]
         trees = draft_trees(self._model, self._branch_pages, requests, [each.root() for each in known], self._shape)
         return [tree.made(self.name) for tree in trees]
 
     def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
         chains = [DraftChain(each) for each in requests]
-        known = [self._known[each.text.sequence_id] for each in requests]
+        known = [self._known[each.text.text_id] for each in requests]
         going = [pair for pair in zip(chains, known, strict=True) if not pair[0].full]
         if self._model.chains and going and not any(each.temperature for each in requests):
             self._draft_without_waits(going)

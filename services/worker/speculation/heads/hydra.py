@@ -31,18 +31,18 @@ class HydraDrafter(ResidualDrafter):
         features: list[torch.Tensor] = []
         crowding = crowds(self._known.values())
         for each in results:
-            following = self._known.setdefault(each.sequence_id, Following())
+            following = self._known.setdefault(each.text_id, Following())
             following.wait(each.start, each.tokens, each.step)
             if each.asked or each.lent or following is crowding:
                 features += following.gathered()
                 following.pages = each.pages
-                rows[each.sequence_id] = following.rows(0)
+                rows[each.text_id] = following.rows(0)
         if rows:
             _, values = self._model.prefix.forward([*rows.values()], torch.cat(features))
             assert values is not None
             self._hidden |= zip(rows, values, strict=True)
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        super().forget(sequence_ids)
-        for sequence_id in sequence_ids:
-            self._known.pop(sequence_id, None)
+    def forget(self, text_ids: Sequence[int]) -> None:
+        super().forget(text_ids)
+        for text_id in text_ids:
+            self._known.pop(text_id, None)

@@ -37,7 +37,7 @@ class ResidualDrafter:
 
     def commit(self, results: Sequence[Committed]) -> None:
         for each in results:
-            self._hidden[each.sequence_id] = each.features[-1]
+            self._hidden[each.text_id] = each.features[-1]
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return apart(requests, self._draft_trees, self._draft_chains)
@@ -49,7 +49,7 @@ class ResidualDrafter:
             if not going:
                 break
             nodes = [(tree, node) for tree in going for node in tree.frontier]
-            hidden = torch.stack([self._hidden[tree.request.text.sequence_id] for tree, _ in nodes])
+            hidden = torch.stack([self._hidden[tree.request.text.text_id] for tree, _ in nodes])
             read = [[tree.request.text.tokens[-1], *tree.path_to(node)] for tree, node in nodes]
             grow(going, self._model.logits(index, hidden, torch.tensor(read)), self._model.ids, self._shape)
         return [tree.made(self.name) for tree in trees]
@@ -62,7 +62,7 @@ class ResidualDrafter:
             going = [chain for chain in chains if not chain.full]
             if not going:
                 break
-            hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in going])
+            hidden = torch.stack([self._hidden[chain.request.text.text_id] for chain in going])
             read = [[chain.request.text.tokens[-1], *chain.tokens] for chain in going]
             logits = self._model.logits(index, hidden, torch.tensor(read))
             choose(going, logits, self._model.ids, self._vocab_size)
@@ -70,7 +70,7 @@ class ResidualDrafter:
 
     def _draft_without_waits(self, chains: list[DraftChain]) -> list[Draft]:
         """All heads, and only then a look at their tokens: a look waits for the device."""
-        hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in chains])
+        hidden = torch.stack([self._hidden[chain.request.text.text_id] for chain in chains])
         read = torch.tensor([chain.request.text.tokens[-1:] for chain in chains]).to(hidden.device)
         passes = []
         for index in range(min(len(self._model), max(chain.request.budget for chain in chains))):
@@ -80,6 +80,6 @@ class ResidualDrafter:
             chain.take(tokens)
         return [chain.made(self.name) for chain in chains]
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
-        for sequence_id in sequence_ids:
-            self._hidden.pop(sequence_id, None)
+    def forget(self, text_ids: Sequence[int]) -> None:
+        for text_id in text_ids:
+            self._hidden.pop(text_id, None)

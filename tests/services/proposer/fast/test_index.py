@@ -68,7 +68,7 @@ class Proposer:
         self.auto.draft([DraftRequest(view, 1)])
         self.catch_up()
         [draft] = self.auto.draft([DraftRequest(view, 8)])
-        self.auto.forget([view.sequence_id])
+        self.auto.forget([view.text_id])
         return draft
 
     def work(self) -> None:

@@ -90,7 +90,7 @@ class Both:
     def forget(self, which: int) -> None:
         text = self.texts.pop(which, None)
         if text is not None:
-            self.held.forget(text.text.sequence_id)
+            self.held.forget(text.text.text_id)
 
     def _expected(self, text: Followed, source: str, longest: int, rule: DraftRule, ahead: list[int]) -> Guess:
         if longest <= 0:
@@ -117,7 +117,7 @@ class Both:
     def check(self) -> None:
         for text in self.texts.values():
             if text.text.tokens:
-                same_counts(self.held._row_of[text.text.sequence_id].automaton, text.own)
+                same_counts(self.held._row_of[text.text.text_id].automaton, text.own)
         if self.begun:
             [namespace] = self.namespaces.known()
             same_counts(namespace.automata[0], self.shared)

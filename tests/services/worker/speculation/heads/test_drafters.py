@@ -58,9 +58,9 @@ class Toy:
         assert self.fails != "commit"
         self.committed += results
 
-    def forget(self, sequence_ids: Sequence[int]) -> None:
+    def forget(self, text_ids: Sequence[int]) -> None:
         assert self.fails != "forget"
-        self.forgotten += sequence_ids
+        self.forgotten += text_ids
 
 
 def new(
@@ -150,7 +150,7 @@ def test_items_with_a_budget_get_a_draft_behind_their_text_in_one_call() -> None
     )
     assert [draft.tokens for draft in drafts] == [[8, 7], [], [7, 8, 7], []]
     [requests] = toy.requests
-    assert [(each.text.sequence_id, list(each.text.tokens), each.budget) for each in requests] == [
+    assert [(each.text.text_id, list(each.text.tokens), each.budget) for each in requests] == [
         (1, [1, 8, 7], 2), (2, [1, 2, 3, 7, 8], 3),
     ]  # fmt: skip
     assert [(each.temperature, each.seed, each.text.prompt_tokens) for each in requests] == [(0.0, 0, 2), (0.5, 9, 3)]
