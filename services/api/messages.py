@@ -144,12 +144,12 @@ class LentPage(Message, frozen=True):
 
 
 class LentMemory(Message, frozen=True):
-    """Where the pages of this stream are: NIXL's agent and how to reach it, the number of the loan, and for each part
-    of a page its address in page 0 and the distance to page 1."""
+    """Where the pages of this stream are: NIXL's agent and how to reach it, the lender's `sequence_id` for them, and
+    for each part of a page its address in page 0 and the distance to page 1."""
 
     agent: str
     metadata: bytes
-    loan: int
+    sequence_id: int
     addresses: list[int]
     strides: list[int]
 
@@ -163,10 +163,10 @@ class LentPlace(Message, frozen=True):
 
 
 class PagesRead(Message, frozen=True):
-    """The `count` pages of this loan from the `first` on have been read: the next ones, in order."""
+    """The `count` pages of this sequence from the `first` on have been read: the next ones, in order."""
 
     agent: str
-    loan: int
+    sequence_id: int
     first: int
     count: int
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,17 +56,18 @@ class OfflineEngine:
             self._scheduler, runner, self._drafts, deliver=self._deliver, failed=_never, now=time.monotonic
         )
         self._delivered: list[Answer] = []
+        self._sequence_ids = itertools.count(1)
 
     def run(self, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> Iterator[EndedAnswer]:
         """Answers, as they end. A prompt's seed is that of `sampling` plus its number. Raises ValueError for a prompt
         that the engine refuses or that fails."""
-        answers: dict[int, list[int]] = {}
+        # By sequence: the number of its prompt, and its answer.
+        running: dict[int, tuple[int, list[int]]] = {}
         todo = iter(prompts)
         while True:
-            while len(answers) < 2 * MAX_SEQUENCES and (number := next(todo, None)) is not None:
-                answers[number] = []
-                self._arrive(number, prompts[number], sampling)
-            if not answers:
+            while len(running) < 2 * MAX_SEQUENCES and (number := next(todo, None)) is not None:
+                running[self._arrive(number, prompts[number], sampling)] = number, []
+            if not running:
                 return
             if self._scheduler.has_work:
                 self._engine.step()
@@ -74,14 +76,18 @@ class OfflineEngine:
                 raise RuntimeError("drafting failed")
             delivered, self._delivered = self._delivered, []
             for item in delivered:
+                number, ids = running[item.sequence_id]
                 if isinstance(item, Fail):
-                    raise ValueError(f"prompt {item.stream} can't be answered: {item.failed.message}")
+                    raise ValueError(f"prompt {number} can't be answered: {item.failed.message}")
                 if isinstance(item, Emit):
-                    answers[item.stream] += item.tokens.ids
+                    ids += item.tokens.ids
                 else:
-                    yield EndedAnswer(item.stream, answers.pop(item.stream), item.finished)
+                    del running[item.sequence_id]
+                    yield EndedAnswer(number, ids, item.finished)
 
-    def _arrive(self, number: int, prompt: Sequence[int], sampling: Sampling) -> None:
+    def _arrive(self, number: int, prompt: Sequence[int], sampling: Sampling) -> int:
+        """Returns its sequence_id."""
+        sequence_id = next(self._sequence_ids)
         request = Generate(
             request_id=str(number),
             attempt=1,
@@ -91,8 +97,9 @@ class OfflineEngine:
             speculation=Speculation(),
         )
         # Not empty if the request is refused, or is to have no tokens.
-        out = self._scheduler.handle(Arrived(request, number))
+        out = self._scheduler.handle(Arrived(request, sequence_id))
         self._delivered += [item for item in out if isinstance(item, Answer)]
+        return sequence_id
 
     def _deliver(self, answers: list[Answer]) -> None:
         self._delivered += answers

@@ -94,7 +94,7 @@ class WorkerActor(Actor):
         self._handover: Handover | None = None
         # Of a worker on several machines: the others.
         self._nodes: Nodes | None = None
-        self._stream_ids = itertools.count(1)
+        self._sequence_ids = itertools.count(1)
         self._secret = b""
         self._unready = "loading model"
         self._draining = False
@@ -185,19 +185,19 @@ class WorkerActor(Actor):
         if self._engine is None:
             await out.send(self._not_yet(message))
             return
-        at, stream = time.monotonic(), next(self._stream_ids)
-        outlet = self._outlets[stream] = Outlet(out)
+        at, sequence_id = time.monotonic(), next(self._sequence_ids)
+        outlet = self._outlets[sequence_id] = Outlet(out)
         came: Came | None = Came(message)
         try:
             if self._handover is not None:
                 # With pages of its text that another worker has; None: that one has answered it all.
                 fetch = self._handover.fetcher.fetch
-                came = await fetch(message, stream, outlet.push, call.deadline_left())
+                came = await fetch(message, sequence_id, outlet.push, call.deadline_left())
             if came is not None:
-                self._arrive(Arrived(came.generate, stream, at=at, cached=came.cached), call)
+                self._arrive(Arrived(came.generate, sequence_id, at=at, cached=came.cached), call)
             await outlet.run()
         finally:
-            self._left(stream, outlet)
+            self._left(sequence_id, outlet)
 
     async def lend(self, message: FetchPages, call: Call, out: StreamWriter) -> None:
         """Another worker gets pages, and the first token if it asks for that."""
@@ -207,15 +207,15 @@ class WorkerActor(Actor):
             await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
             return
         async with handover.room:
-            stream = next(self._stream_ids)
-            loan = self._outlets[stream] = handover.loan(message, stream, out)
+            sequence_id = next(self._sequence_ids)
+            loan = self._outlets[sequence_id] = handover.loan(message, sequence_id, out)
             if generate is not None:
-                self._arrive(Arrived(generate, stream, at=time.monotonic(), lent=True), call)
+                self._arrive(Arrived(generate, sequence_id, at=time.monotonic(), lent=True), call)
             try:
                 await loan.run()
             finally:
                 handover.close(loan)
-                self._left(stream, loan)
+                self._left(sequence_id, loan)
 
     async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:
         return PagesHeld(0) if self._handover is None else self._handover.were_read(message)
@@ -226,11 +226,11 @@ class WorkerActor(Actor):
             event = msgspec.structs.replace(event, deadline=time.monotonic() + left)
         self._engine.post(event)
 
-    def _left(self, stream: int, outlet: Outlet | Loan) -> None:
+    def _left(self, sequence_id: int, outlet: Outlet | Loan) -> None:
         assert self._engine is not None
-        del self._outlets[stream]
+        del self._outlets[sequence_id]
         if not outlet.ended:
-            self._engine.post(Cancelled(stream))
+            self._engine.post(Cancelled(sequence_id))
         if not self._outlets:
             self._emptied.set()
 
@@ -249,7 +249,7 @@ class WorkerActor(Actor):
         self._engine.answers.taken()
         outlets = self._outlets
         for item in answers:
-            outlet = outlets.get(item.stream)
+            outlet = outlets.get(item.sequence_id)
             if outlet is None:
                 continue
             if isinstance(item, Emit):

@@ -166,7 +166,7 @@ class Engine:
             event.function()
         elif event is not None:
             out = self.scheduler.handle(event)
-            self._timelines.hear(event, self.scheduler.sequence_of)
+            self._timelines.hear(event)
             self._pass_on(out)
 
     def _pass_on(self, out: list[Output]) -> None:
@@ -181,7 +181,7 @@ class Engine:
                 self.drafts.forget(item.sequence, item.learn)
             else:
                 if self._lending and not isinstance(item, Emit):
-                    self._lending.sequence_ended(item.stream)
+                    self._lending.sequence_ended(item.sequence_id)
                 self.answers.add(self._timelines.told(item) if self._timelines.records else item)
 
     def _fail_all(self, message: str) -> None:

@@ -10,7 +10,6 @@ is as long as the proposer says, at most until the answer was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,7 +17,6 @@ import msgspec
 from services.api.messages import Span
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, Emit, Finish
-from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.remote.client import Answer as Drafts
 
 # Spans of a request that haven't been sent yet, such as chunks of a long prompt. Beyond it the last span grows.
@@ -45,39 +43,31 @@ class _Record:
 
 class Timelines:
     def __init__(self) -> None:
-        # By stream, for requests that asked for a timeline. If empty, the engine skips all calls.
+        # By sequence, for requests that asked for a timeline. If empty, the engine skips all calls.
         self.records: dict[int, _Record] = {}
-        self._by_id: dict[int, _Record] = {}
-        self._ids: dict[int, int] = {}
 
-    def hear(self, mail: object, sequence_of: Callable[[int], Sequence | None]) -> None:
-        """A request has arrived, or was cancelled."""
+    def hear(self, mail: object) -> None:
+        """A request has arrived, or was cancelled. If it was refused, `told` is next."""
         if isinstance(mail, Arrived):
-            sequence = sequence_of(mail.stream)
-            if mail.generate.timeline and sequence is not None:
-                self.records[mail.stream] = self._by_id[sequence.id] = _Record(mail.at)
-                self._ids[mail.stream] = sequence.id
+            if mail.generate.timeline:
+                self.records[mail.sequence_id] = _Record(mail.at)
         elif isinstance(mail, Cancelled):
-            self._forget(mail.stream)
-
-    def _forget(self, stream: int) -> None:
-        self.records.pop(stream, None)
-        self._by_id.pop(self._ids.pop(stream, 0), None)
+            self.records.pop(mail.sequence_id, None)
 
     def proposed(self, answer: Drafts, tokens: dict[int, int], now: float) -> None:
-        """A request for drafts was answered or given up. `tokens`: drafted tokens by stream."""
+        """A request for drafts was answered or given up. `tokens`: drafted tokens by sequence."""
         took = now - answer.sent_at
         if answer.ahead and answer.answered:
             took = min(took, max(0.0, answer.worked))
-        for stream, count in tokens.items():
-            record = self.records.get(stream)
+        for sequence_id, count in tokens.items():
+            record = self.records.get(sequence_id)
             if record is not None:
                 record.add("propose", answer.sent_at, answer.sent_at + took, count)
 
     def stepped(self, work: Work, result: Result, began: float, ended: float) -> None:
         """A step was computed. Called before the scheduler takes its result."""
         for item, verdict in zip(work.items, result.verdicts, strict=True):
-            record = self._by_id.get(item.sequence_id)
+            record = self.records.get(item.sequence_id)
             if record is None:
                 continue
             if not record.stepped:
@@ -93,13 +83,13 @@ class Timelines:
 
     def told(self, answer: Answer) -> Answer:
         """The answer with its new spans."""
-        record = self.records.get(answer.stream)
+        record = self.records.get(answer.sequence_id)
         if record is None:
             return answer
         spans, record.spans = record.spans, []
         if isinstance(answer, Emit):
-            return Emit(answer.stream, msgspec.structs.replace(answer.tokens, spans=spans))
-        self._forget(answer.stream)
+            return Emit(answer.sequence_id, msgspec.structs.replace(answer.tokens, spans=spans))
+        del self.records[answer.sequence_id]
         if isinstance(answer, Finish):
-            return Finish(answer.stream, msgspec.structs.replace(answer.finished, spans=spans))
+            return Finish(answer.sequence_id, msgspec.structs.replace(answer.finished, spans=spans))
         return answer

@@ -19,10 +19,10 @@ def texts(model: Path, prompts: list[list[int]], sampling: list[dict[str, Any]],
 
     wanted = Wanted(dtype="float32", executor=executor, threads=1, page_tokens=16, kv_cache_mb=4)
     with EngineRoom(TorchRunner(load_torch_model(model, wanted)), prefix_cache=False) as room:
-        streams = [room.send(prompt, **how) for prompt, how in zip(prompts, sampling, strict=True)]
-        room.run(streams)
+        sequence_ids = [room.send(prompt, **how) for prompt, how in zip(prompts, sampling, strict=True)]
+        room.run(sequence_ids)
         assert not room.failures
-        return [words(model, room.tokens[stream]) for stream in streams]
+        return [words(model, room.tokens[sequence_id]) for sequence_id in sequence_ids]
 
 
 def words(model: Path, ids: list[int]) -> str:

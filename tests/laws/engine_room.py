@@ -109,7 +109,7 @@ def proposed_by(method: str) -> Guess:
 
 
 class EngineRoom:
-    """`ends[stream]` collects every end a stream was given: law 1 wants exactly one."""
+    """`ends[sequence_id]` collects every end a sequence was given: law 1 wants exactly one."""
 
     def __init__(self, runner: Runner | None = None, guess: Guess | None = None, **limits: Any) -> None:
         """`guess` is the proposer; without it there is none."""
@@ -139,7 +139,7 @@ class EngineRoom:
         self.tokens: dict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, list[Finished | Failed]] = defaultdict(list)
         self.logprobs: dict[int, list[float]] = defaultdict(list)
-        self._streams = 0
+        self._sent = 0
 
     def __enter__(self) -> EngineRoom:
         self.engine.start()
@@ -157,9 +157,9 @@ class EngineRoom:
         self, prompt: list[int], deadline: float | None = None, method: str = "", salt: str = "",
         speculation: dict[str, Any] | None = None, **sampling: Any,
     ) -> int:  # fmt: skip
-        self._streams += 1
+        self._sent += 1
         message = Generate(
-            request_id=f"r{self._streams}",
+            request_id=f"r{self._sent}",
             attempt=0,
             token_ids=prompt,
             prompt_tokens=len(prompt),
@@ -167,31 +167,31 @@ class EngineRoom:
             speculation=Speculation(method=method, **(speculation or {})),
             cache_salt=salt,
         )
-        self.engine.post(Arrived(message, self._streams, None if deadline is None else time.monotonic() + deadline))
-        return self._streams
+        self.engine.post(Arrived(message, self._sent, None if deadline is None else time.monotonic() + deadline))
+        return self._sent
 
-    def cancel(self, stream: int) -> None:
-        self.engine.post(Cancelled(stream))
+    def cancel(self, sequence_id: int) -> None:
+        self.engine.post(Cancelled(sequence_id))
 
     def take(self, timeout: float = WAIT) -> None:
         """One delivery."""
         for item in self._delivered.get(timeout=timeout):
             if isinstance(item, Emit):
-                self._emitted(item.stream, item.tokens)
+                self._emitted(item.sequence_id, item.tokens)
             elif isinstance(item, Finish):
-                self.ends[item.stream].append(item.finished)
+                self.ends[item.sequence_id].append(item.finished)
             else:
-                self.ends[item.stream].append(item.failed)
+                self.ends[item.sequence_id].append(item.failed)
 
-    def _emitted(self, stream: int, tokens: Tokens) -> None:
-        assert not self.ends[stream], "tokens after the end"
-        assert tokens.seq == len(self.tokens[stream]), "a gap or a duplicate"
-        self.tokens[stream] += tokens.ids
-        self.logprobs[stream] += [each.logprob for each in tokens.logprobs or ()]
+    def _emitted(self, sequence_id: int, tokens: Tokens) -> None:
+        assert not self.ends[sequence_id], "tokens after the end"
+        assert tokens.seq == len(self.tokens[sequence_id]), "a gap or a duplicate"
+        self.tokens[sequence_id] += tokens.ids
+        self.logprobs[sequence_id] += [each.logprob for each in tokens.logprobs or ()]
 
-    def run(self, streams: list[int]) -> None:
+    def run(self, sequence_ids: list[int]) -> None:
         """Until each of these has ended."""
-        while not all(self.ends[stream] for stream in streams):
+        while not all(self.ends[sequence_id] for sequence_id in sequence_ids):
             self.take()
 
     def settle(self) -> None:

@@ -68,7 +68,7 @@ class PricedRunner(MockRunner):
 
     def follow(self, sequence: Sequence, text: list[int], count: int) -> list[int]:
         """What really comes behind this text."""
-        key, last, found = self._key(self._known[sequence.id]), text[-1], []
+        key, last, found = self._key(self._known[sequence.sequence_id]), text[-1], []
         for position in range(len(text), len(text) + count):
             last = self._next(key, position, last, 0)
             found.append(last)
@@ -185,7 +185,7 @@ class Simulation:
         self.controller = Controller(self.scheduler.limits, proposers)
         self.drafts = GuardedController(self.controller)
         self.texts: dict[int, list[int]] = {}
-        # What came of each stream, and when.
+        # What came of each sequence, and when.
         self.heard: dict[int, list[tuple[float, Tokens]]] = {}
         self.engine = Engine(
             self.scheduler, self.runner, self.drafts, deliver=self._deliver, failed=lambda message: None, now=self.clock
@@ -199,39 +199,39 @@ class Simulation:
         self.engine.answers.taken()
         for item in answers:
             if isinstance(item, Emit):
-                self.texts[item.stream].extend(item.tokens.ids)
-                self.heard[item.stream].append((self.clock.now, item.tokens))
+                self.texts[item.sequence_id].extend(item.tokens.ids)
+                self.heard[item.sequence_id].append((self.clock.now, item.tokens))
             assert isinstance(item, Emit | Finish), item
 
     def sequence(self, sequence_id: int) -> Sequence:
-        return next(each for each in self.scheduler.running if each.id == sequence_id)
+        return next(each for each in self.scheduler.running if each.sequence_id == sequence_id)
 
     def acceptance(self, sequence: Sequence) -> Acceptance:
         """What the worker has learned of the drafts of this sequence's namespace."""
-        found = self.controller._known[sequence.id].acceptance
+        found = self.controller._known[sequence.sequence_id].acceptance
         assert found is not None
         return found
 
     def run(self, requests: int, tokens: int) -> float:
         """Seconds that so many requests take."""
         first = len(self.texts) + 1
-        prompts = [[100 + (stream * 5 + k) % 32 for k in range(20)] for stream in range(first, first + requests)]
+        prompts = [[100 + (number * 5 + k) % 32 for k in range(20)] for number in range(first, first + requests)]
         return self.say(prompts, tokens, self.namespace)
 
     def say(self, prompts: list[list[int]], tokens: int, namespace: str) -> float:
         """Seconds that these requests take."""
         began = self.clock.now
-        for stream, prompt in enumerate(prompts, len(self.texts) + 1):
+        for sequence_id, prompt in enumerate(prompts, len(self.texts) + 1):
             generate = Generate(
-                request_id=str(stream),
+                request_id=str(sequence_id),
                 attempt=1,
                 token_ids=prompt,
                 prompt_tokens=len(prompt),
-                sampling=Sampling(max_tokens=tokens, temperature=1.0, seed=stream, ignore_eos=True),
+                sampling=Sampling(max_tokens=tokens, temperature=1.0, seed=sequence_id, ignore_eos=True),
                 namespace=namespace,
             )
-            self.texts[stream], self.heard[stream] = [], []
-            self.engine.post(Arrived(generate, stream, None, self.clock.now))
+            self.texts[sequence_id], self.heard[sequence_id] = [], []
+            self.engine.post(Arrived(generate, sequence_id, None, self.clock.now))
         self.engine._take_mail()
         while self.scheduler.has_work:
             self.engine._take_mail()

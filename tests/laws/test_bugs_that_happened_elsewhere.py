@@ -118,14 +118,14 @@ def texts(
 ) -> tuple[list[list[int]], list[list[float]], list[Any]]:
     """Of each request its tokens, their logprobs and what was counted."""
     with room(logits, guess) as running:
-        streams = []
+        sequence_ids = []
         for each in wanted:
-            streams.append(running.send(**each))
+            sequence_ids.append(running.send(**each))
             if not together:
-                running.run(streams)
-        running.run(streams)
-        stats = [running.ends[stream][0].speculation for stream in streams]
-        return [running.tokens[s] for s in streams], [running.logprobs[s] for s in streams], stats
+                running.run(sequence_ids)
+        running.run(sequence_ids)
+        stats = [running.ends[sequence_id][0].speculation for sequence_id in sequence_ids]
+        return [running.tokens[s] for s in sequence_ids], [running.logprobs[s] for s in sequence_ids], stats
 
 
 def oracle(wanted: list[dict[str, Any]], truth: list[list[int]]) -> Callable[[Ask], list[int]]:

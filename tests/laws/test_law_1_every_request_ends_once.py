@@ -15,21 +15,21 @@ from services.worker.running.mock import MockRunner, Profile
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_under_cancels_deadlines_and_scarce_pages_each_stream_ends_exactly_once(seed: int) -> None:
+def test_under_cancels_deadlines_and_scarce_pages_each_sequence_ends_exactly_once(seed: int) -> None:
     chance = random.Random(seed)
     runner = MockRunner(Profile(acceptance=0.7, row_us=1.0), pages=40)
     with EngineRoom(runner, max_sequences=8, max_step_tokens=64, max_waiting=4000) as room:
-        streams, cancelled = [], set()
+        sequence_ids, cancelled = [], set()
         for _ in range(300):
             deadline = chance.choice([None, None, 0.0, 0.05])
-            streams.append(room.send(some_prompt(chance), deadline, max_tokens=chance.randint(0, 80)))
+            sequence_ids.append(room.send(some_prompt(chance), deadline, max_tokens=chance.randint(0, 80)))
             if chance.random() < 0.3:
-                victim = chance.choice(streams)
+                victim = chance.choice(sequence_ids)
                 room.cancel(victim)
                 cancelled.add(victim)
-        room.run([s for s in streams if s not in cancelled])
+        room.run([s for s in sequence_ids if s not in cancelled])
         room.settle()
-        assert all(len(room.ends[s]) == 1 for s in streams if s not in cancelled)
+        assert all(len(room.ends[s]) == 1 for s in sequence_ids if s not in cancelled)
         assert all(len(room.ends[s]) <= 1 for s in cancelled)
         reasons = {type(e).__name__ + ":" + e.reason for ends in room.ends.values() for e in ends}
         assert {"Finished:length", "Failed:deadline"} <= reasons
@@ -49,9 +49,9 @@ def test_what_cannot_be_served_is_told_so_at_once() -> None:
 def test_when_the_engine_fails_every_request_fails_and_may_be_retried() -> None:
     runner = MockRunner(Profile(crash_every=20), pages=256)
     with EngineRoom(runner) as room:
-        streams = [room.send([100, 101, 102], max_tokens=500) for _ in range(12)]
-        room.run(streams)
-        assert all(len(room.ends[s]) == 1 and room.ends[s][0].retryable for s in streams)  # type: ignore[union-attr]
+        sequence_ids = [room.send([100, 101, 102], max_tokens=500) for _ in range(12)]
+        room.run(sequence_ids)
+        assert all(len(room.ends[s]) == 1 and room.ends[s][0].retryable for s in sequence_ids)  # type: ignore[union-attr]
         assert room.failures
         late = room.send([100])
         room.run([late])
@@ -60,9 +60,9 @@ def test_when_the_engine_fails_every_request_fails_and_may_be_retried() -> None:
 
 def test_one_request_the_engine_cannot_go_on_with_does_not_take_others_along() -> None:
     with EngineRoom(MockRunner(Profile(fail_every=5), pages=256)) as room:
-        streams = [room.send([100, 101, 102]) for _ in range(20)]
-        room.run(streams)
-        ends = [room.ends[s][0] for s in streams]
+        sequence_ids = [room.send([100, 101, 102]) for _ in range(20)]
+        room.run(sequence_ids)
+        ends = [room.ends[s][0] for s in sequence_ids]
         assert sum(isinstance(e, Failed) for e in ends) == 4
         assert sum(isinstance(e, Finished) for e in ends) == 16
         room.settle()

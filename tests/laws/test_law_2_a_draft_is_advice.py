@@ -133,16 +133,16 @@ HOSTILE = [
 def texts(guess: Guess | None = None, **limits: Any) -> tuple[list[list[int]], int]:
     chance = random.Random(5)
     with EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), guess, **limits) as room:
-        streams = [
+        sequence_ids = [
             room.send(some_prompt(chance, 60), max_tokens=chance.randint(1, 200), temperature=k % 2 * 0.8, seed=k)
             for k in range(40)
         ]
-        room.run(streams)
-        assert all(isinstance(room.ends[s][0], Finished) for s in streams)
+        room.run(sequence_ids)
+        assert all(isinstance(room.ends[s][0], Finished) for s in sequence_ids)
         room.settle()
         assert not room.drafts.failed
         accepted = sum(tally.accepted for tally in room.scheduler.tallies.values())
-        return [room.tokens[s] for s in streams], accepted
+        return [room.tokens[s] for s in sequence_ids], accepted
 
 
 @cache
@@ -168,9 +168,9 @@ def refused(guess: Guess, vocabulary: int = VOCABULARY) -> tuple[int, int]:
 
     for one in (None, counted):
         with EngineRoom(MockRunner(Profile(acceptance=0.8, vocab_size=vocabulary), pages=120), one) as room:
-            streams = [room.send([100 + k], max_tokens=30, temperature=k % 2 * 0.8, seed=k) for k in range(4)]
-            room.run(streams)
-            found.append([room.tokens[stream] for stream in streams])
+            sequence_ids = [room.send([100 + k], max_tokens=30, temperature=k % 2 * 0.8, seed=k) for k in range(4)]
+            room.run(sequence_ids)
+            found.append([room.tokens[sequence_id] for sequence_id in sequence_ids])
             # Nothing is forgotten before its counts are read.
             assert sum(tally.drafted for tally in room.scheduler.tallies.values()) == 0
             count = room.controller.counts.refused

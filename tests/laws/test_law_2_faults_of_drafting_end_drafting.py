@@ -89,22 +89,22 @@ def run(
     room = EngineRoom(kind(Profile(acceptance=0.8, step_ms=0.01), pages=120), guess, method=method, head=head)
     trip(room.controller)
     with room:
-        streams = [
+        sequence_ids = [
             room.send(some_prompt(chance, 60), max_tokens=chance.randint(1, 120), temperature=k % 2 * 0.8, seed=k)
             for k in range(20)
         ]
-        room.run(streams[:5])
+        room.run(sequence_ids[:5])
         room.engine.post(ProposersMoved({"proposer-1": ("ipc://another", 2)} if guess else {}))
-        streams.append(room.send(some_prompt(chance), method="suffix", max_tokens=30))
-        room.run(streams)
-        assert all(isinstance(end, Finished) for stream in streams for end in room.ends[stream])
-        assert all(len(room.ends[stream]) == 1 for stream in streams)
+        sequence_ids.append(room.send(some_prompt(chance), method="suffix", max_tokens=30))
+        room.run(sequence_ids)
+        assert all(isinstance(end, Finished) for sequence_id in sequence_ids for end in room.ends[sequence_id])
+        assert all(len(room.ends[sequence_id]) == 1 for sequence_id in sequence_ids)
         # Also afterwards all is given back, and others are served.
         room.settle()
         room.settle()
     assert not room.failures
     drafted = sum(tally.drafts for tally in room.scheduler.tallies.values())
-    return Ran([room.tokens[stream] for stream in streams], room.drafts.failed, drafted)
+    return Ran([room.tokens[sequence_id] for sequence_id in sequence_ids], room.drafts.failed, drafted)
 
 
 @pytest.fixture(scope="module")

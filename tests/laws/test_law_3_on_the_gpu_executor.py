@@ -87,13 +87,13 @@ def run(
     drafters = {"draft_model": HeadDrafter("draft_model", None, model)} if own else {}
     room = EngineRoom(TorchRunner(model, HeadDrafters(drafters), model.counts), guess, **LIMITS | limits)
     with room:
-        streams = [room.send(**each) for each in wanted]
-        room.run(streams)
+        sequence_ids = [room.send(**each) for each in wanted]
+        room.run(sequence_ids)
         assert not room.failures and not room.drafts.failed, room.failures
         room.scheduler.check_idle()
     scheduler = room.scheduler
     accepted = sum(tally.accepted for tally in scheduler.tallies.values())
-    texts = [room.tokens[stream] for stream in streams]
+    texts = [room.tokens[sequence_id] for sequence_id in sequence_ids]
     return Ran(texts, accepted, scheduler.preemptions, scheduler.planner.sharing.found_tokens)
 
 

@@ -78,15 +78,15 @@ def requests(kind: str) -> list[dict[str, Any]]:
 
 def run(room: EngineRoom, wanted: list[dict[str, Any]], together: bool) -> list[list[int]]:
     with room:
-        streams = []
+        sequence_ids = []
         for each in wanted:
-            streams.append(room.send(**each))
+            sequence_ids.append(room.send(**each))
             if not together:
-                room.run(streams)
-        room.run(streams)
+                room.run(sequence_ids)
+        room.run(sequence_ids)
         assert not room.failures and not room.drafts.failed
         room.settle()
-        return [room.tokens[stream] for stream in streams]
+        return [room.tokens[sequence_id] for sequence_id in sequence_ids]
 
 
 def random_length_guess(ask: Ask) -> PlacedDraft:
@@ -182,9 +182,9 @@ def test_text_is_that_of_naive_decoding_alone(
     fresh = run(engine(prefix_cache=False), turns, together=True)
     with engine() as room:
         for batch, texts in ((wanted, plain), (turns, fresh)):
-            streams = [room.send(**each) for each in batch]
-            room.run(streams)
-            assert [room.tokens[stream] for stream in streams] == texts, "pages of earlier requests and their answers"
+            sequence_ids = [room.send(**each) for each in batch]
+            room.run(sequence_ids)
+            assert [room.tokens[each] for each in sequence_ids] == texts, "pages of earlier requests and their answers"
 
     answers = {tuple(each["prompt"]): text for each, text in zip(wanted, plain, strict=True)}
     believing = engine(oracle(answers))

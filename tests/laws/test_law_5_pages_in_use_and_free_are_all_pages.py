@@ -51,17 +51,17 @@ def test_pages_add_up_at_every_step_under_scarcity_cancels_and_drafts(seed: int)
         runner, some_tokens, max_sequences=16, max_step_tokens=chance.choice([16, 48, 200]), max_waiting=4000
     ) as room:
         runner.room = room
-        streams, cancelled = [], set()
+        sequence_ids, cancelled = [], set()
         beginnings = [some_prompt(chance, 100) for _ in range(4)]
         for _ in range(150):
             prompt = chance.choice(beginnings) + some_prompt(chance, 100) * chance.randint(0, 1)
             salt = chance.choice(["", "", "tenant"])
-            streams.append(room.send(prompt, salt=salt, max_tokens=chance.randint(1, 60)))
+            sequence_ids.append(room.send(prompt, salt=salt, max_tokens=chance.randint(1, 60)))
             if chance.random() < 0.2:
-                victim = chance.choice(streams)
+                victim = chance.choice(sequence_ids)
                 room.cancel(victim)
                 cancelled.add(victim)
-        room.run([s for s in streams if s not in cancelled])
+        room.run([s for s in sequence_ids if s not in cancelled])
         room.settle()
         assert not room.failures and not room.drafts.failed
         assert runner.looked > 50 and runner.shared > 50

@@ -56,11 +56,11 @@ def played(seed: int, namespaces: tuple[str, str] = ("a", "b")) -> tuple[Heard, 
     finally:
         world.close()
     assert not simulation.client.failed and simulation.client.answered
-    return [heard for stream, heard in simulation.heard.items() if stream > heard_before], simulation
+    return [heard for sequence_id, heard in simulation.heard.items() if sequence_id > heard_before], simulation
 
 
 def drafted(heard: Heard) -> int:
-    return sum(run.drafted for stream in heard for _, tokens in stream for run in tokens.runs)
+    return sum(run.drafted for sequence in heard for _, tokens in sequence for run in tokens.runs)
 
 
 def test_text_of_another_namespace_changes_no_draft_and_no_timing() -> None:
@@ -76,5 +76,5 @@ def test_text_of_the_same_namespace_changes_drafts() -> None:
     """Or there would have been nothing to see."""
     (in_x, _), (in_y, _) = played(X, ("a", "a")), played(Y, ("a", "a"))
     assert in_x != in_y
-    first = [stream[1][1].runs for stream in in_x[:TEXTS]]
+    first = [sequence[1][1].runs for sequence in in_x[:TEXTS]]
     assert any(run.match_length >= HALF for runs in first for run in runs)

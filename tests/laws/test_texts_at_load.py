@@ -77,15 +77,15 @@ def run(
     def hear(out: list[Output]) -> None:
         for item in out:
             if isinstance(item, Emit):
-                texts[item.stream] += item.tokens.ids
+                texts[item.sequence_id] += item.tokens.ids
             assert not isinstance(item, Fail), item
 
-    for stream, generate in enumerate(wanted):
-        hear(scheduler.handle(Arrived(generate, stream)))
+    for sequence_id, generate in enumerate(wanted):
+        hear(scheduler.handle(Arrived(generate, sequence_id)))
     while scheduler.has_work:
         plan = scheduler.schedule()
         drafting = [item.sequence for item in plan.items if item.drafts]
-        runner.launch(scheduler.place({sequence.id: repeated(sequence) for sequence in drafting}))
+        runner.launch(scheduler.place({sequence.sequence_id: repeated(sequence) for sequence in drafting}))
         hear(scheduler.handle(StepDone(runner.finish())))
     scheduler.check_idle()
     return texts, scheduler

@@ -74,22 +74,22 @@ class Landing:
         self._cache, self._held = planner.sharing.cache, planner.sharing.held
         self._open: set[int] = set()
 
-    def open(self, stream: int, names: list[bytes]) -> int:
+    def open(self, sequence_id: int, names: list[bytes]) -> int:
         """For a request. Returns how many of its pages are here already; they are held, too."""
-        self._open.add(stream)
+        self._open.add(sequence_id)
         found = self._cache.find(names)
         for page in found:
-            self._held.hold(stream, page)
+            self._held.hold(sequence_id, page)
         return len(found)
 
-    def land(self, stream: int, name: bytes, frames: Sequence[Any]) -> bool:
+    def land(self, sequence_id: int, name: bytes, frames: Sequence[Any]) -> bool:
         """False: there is no room for it, or its request has ended."""
-        if stream not in self._open:
+        if sequence_id not in self._open:
             return False
         page = self._cache.page(name)
         if page is not None:
-            if not self._held.holds(stream, page):
-                self._held.hold(stream, page)
+            if not self._held.holds(sequence_id, page):
+                self._held.hold(sequence_id, page)
             return True
         pages = self._planner.pages
         # As for sequences: one page for each that runs stays free, or they would be preempted at once.
@@ -99,17 +99,17 @@ class Landing:
         assert taken is not None
         self._memory.write(taken[0], frames)
         self._cache.enter(name, taken[0])
-        self._held.hold(stream, taken[0], share=False)
+        self._held.hold(sequence_id, taken[0], share=False)
         return True
 
-    def arrived(self, stream: int) -> None:
+    def arrived(self, sequence_id: int) -> None:
         """Its request is with the scheduler from here on, which releases what is held when it runs or ends."""
-        self._open.discard(stream)
+        self._open.discard(sequence_id)
 
-    def drop(self, stream: int) -> None:
+    def drop(self, sequence_id: int) -> None:
         """Its request will not run."""
-        self._open.discard(stream)
-        self._held.release(stream)
+        self._open.discard(sequence_id)
+        self._held.release(sequence_id)
 
 
 class FetchRates:
@@ -178,24 +178,24 @@ class Fetcher:
         # Texts whose pages come, by the last name: another request with the same text waits for them.
         self._underway: dict[bytes, asyncio.Event] = {}
 
-    async def fetch(self, generate: Generate, stream: int, push: Push, left: float | None) -> Came | None:
+    async def fetch(self, generate: Generate, sequence_id: int, push: Push, left: float | None) -> Came | None:
         """None: the other worker's first token was the last, and `push` got the end."""
         lender = self._lender(generate.pages_from)
         if lender is None or generate.sampling.prompt_logprobs >= 0:
             return Came(generate)
         runs = False
         try:
-            came = await self._fetch(generate, stream, push, lender, LONGEST if left is None else left)
+            came = await self._fetch(generate, sequence_id, push, lender, LONGEST if left is None else left)
             runs = came is not None
             return came
         finally:
-            self.in_engine(lambda: self.landing.arrived(stream) if runs else self.landing.drop(stream))
+            self.in_engine(lambda: self.landing.arrived(sequence_id) if runs else self.landing.drop(sequence_id))
 
     async def _fetch(
-        self, generate: Generate, stream: int, push: Push, lender: Member, left: float
+        self, generate: Generate, sequence_id: int, push: Push, lender: Member, left: float
     ) -> Came | None:
         computes = lender.phase == PREFILL
-        names, here = await self._look(generate, stream, computes)
+        names, here = await self._look(generate, sequence_id, computes)
         size = self.limits.page_tokens
         missing = (len(names) - here) * size
         if missing < max(1, self._least_tokens) or not (computes or self.rates.fetching_pays()):
@@ -204,7 +204,7 @@ class Fetcher:
             await other.wait()
             return Came(generate)
         came = self._underway[names[-1]] = asyncio.Event()
-        fetch = Fetch(self, generate, stream, names[here:], lender, push)
+        fetch = Fetch(self, generate, sequence_id, names[here:], lender, push)
         clock = asyncio.get_running_loop().time
         began = clock()
         deadline = began + left
@@ -231,7 +231,7 @@ class Fetcher:
             return None
         return next((each for each in self.directory.members("worker") if works(each, instance)), None)
 
-    async def _look(self, generate: Generate, stream: int, computes: bool) -> tuple[list[bytes], int]:
+    async def _look(self, generate: Generate, sequence_id: int, computes: bool) -> tuple[list[bytes], int]:
         """The names of its pages, and how many of them are here."""
         found: asyncio.Future[tuple[list[bytes], int]] = asyncio.get_running_loop().create_future()
 
@@ -243,7 +243,7 @@ class Fetcher:
             # The other worker computes the last token, too.
             text = [*generate.token_ids, 0] if computes else generate.token_ids
             names = self.sharing.names(text, drafter_of(generate, self.limits), generate.cache_salt)
-            self.tell_loop(tell, names, self.landing.open(stream, names))
+            self.tell_loop(tell, names, self.landing.open(sequence_id, names))
 
         self.in_engine(look)
         return await found
@@ -262,12 +262,12 @@ class Fetch:
         self,
         worker: Fetcher,
         generate: Generate,
-        stream: int,
+        sequence_id: int,
         names: list[bytes],
         lender: Member,
         push: Push,
     ) -> None:
-        self._worker, self._generate, self._stream, self._names = worker, generate, stream, names
+        self._worker, self._generate, self._sequence_id, self._names = worker, generate, sequence_id, names
         self._push, self.lender = push, lender
         self._ref = worker.node.ref(lender.endpoint, "worker")
         self._generated = len(generate.token_ids) - generate.prompt_tokens
@@ -377,7 +377,7 @@ class Fetch:
         worker = self._worker
 
         def land() -> None:
-            worker.tell_loop(self._landed, size, worker.landing.land(self._stream, name, frames), used)
+            worker.tell_loop(self._landed, size, worker.landing.land(self._sequence_id, name, frames), used)
 
         worker.in_engine(land)
         await self._until_landed(WINDOW)

@@ -74,15 +74,15 @@ class Handover:
         """Why nothing is lent for this; "": something may be."""
         return refusal(message, self.memory.layout, self.secret)
 
-    def loan(self, message: FetchPages, stream: int, writer: ItemWriter) -> Loan:
+    def loan(self, message: FetchPages, sequence_id: int, writer: ItemWriter) -> Loan:
         """For a message that isn't refused. Its sequence, if it is to have one, arrives behind this."""
         transport = self.transports.get(message.transport, self.transports[""])
 
         def ask(most: int, came: Callable[[Lent], Any]) -> None:
-            self.in_engine(lambda: self.lending.ask(stream, most, lambda lent: self.tell_loop(came, lent)))
+            self.in_engine(lambda: self.lending.ask(sequence_id, most, lambda lent: self.tell_loop(came, lent)))
 
-        loan = Loan(message, stream, writer, transport, ask)
-        self.in_engine(lambda: self.lending.begin(stream, loan.pages.names, not loan.ended, transport.in_place))
+        loan = Loan(message, sequence_id, writer, transport, ask)
+        self.in_engine(lambda: self.lending.begin(sequence_id, loan.pages.names, not loan.ended, transport.in_place))
         return loan
 
     def were_read(self, message: PagesRead) -> PagesHeld:
@@ -91,7 +91,7 @@ class Handover:
     def close(self, loan: Loan) -> None:
         for transport in self.transports.values():
             transport.end(loan.pages)
-        self.in_engine(lambda: self.lending.close(loan.pages.number))
+        self.in_engine(lambda: self.lending.close(loan.pages.sequence_id))
 
     def stop(self) -> None:
         """Nobody reads here any more."""

@@ -48,8 +48,8 @@ class _Loan:
 
 
 class Lending:
-    """Owner of what a loan holds is its number, negative: what is held for the sequence of that number is released when
-    that runs. Knows no sockets."""
+    """A loan is named by a `sequence_id`, also where no sequence runs for it. Owner of what it holds is that number,
+    negative: what is held for the sequence itself is released when that runs. Knows no sockets."""
 
     def __init__(self, sharing: Sharing, memory: PageMemory) -> None:
         self._cache, self._held = sharing.cache, sharing.held
@@ -59,47 +59,47 @@ class Lending:
     def __bool__(self) -> bool:
         return bool(self._loans)
 
-    def begin(self, loan: int, names: list[bytes], computing: bool, in_place: bool = False) -> None:
-        """`loan` is the number of the stream of its sequence, with `computing`, or of none."""
-        assert loan not in self._loans, "a stream is one loan"
-        self._loans[loan] = _Loan(names, computing, in_place)
+    def begin(self, sequence_id: int, names: list[bytes], computing: bool, in_place: bool = False) -> None:
+        """`computing`: its sequence runs here, and may compute some of them."""
+        assert sequence_id not in self._loans, "a sequence is one loan"
+        self._loans[sequence_id] = _Loan(names, computing, in_place)
 
-    def ask(self, loan: int, most: int, back: Back) -> None:
+    def ask(self, sequence_id: int, most: int, back: Back) -> None:
         """`back` is called once, with at most that many pages, as soon as there is one or none will come."""
-        found = self._loans.get(loan)
+        found = self._loans.get(sequence_id)
         if found is None:
             back(Lent(0, [], True))
             return
         found.wanted, found.back = most, back
-        self._look(loan, found)
+        self._look(sequence_id, found)
 
     @property
     def stamp(self) -> int:
         """Another number than before: pages that were held then may hold other texts by now. From any thread."""
         return self._held.releases
 
-    def were_read(self, loan: int, pages: list[int]) -> None:
+    def were_read(self, sequence_id: int, pages: list[int]) -> None:
         """They needn't be held for it any more."""
         for page in pages:
-            self._held.release_one(-loan, page)
+            self._held.release_one(-sequence_id, page)
 
-    def sequence_ended(self, loan: int) -> None:
+    def sequence_ended(self, sequence_id: int) -> None:
         """It has computed what it will; `look` follows."""
-        if (found := self._loans.get(loan)) is not None:
+        if (found := self._loans.get(sequence_id)) is not None:
             found.computing = False
 
     def look(self) -> None:
         """After a step, or the end of a sequence."""
-        for loan, found in list(self._loans.items()):
-            self._look(loan, found)
+        for sequence_id, found in list(self._loans.items()):
+            self._look(sequence_id, found)
 
-    def close(self, loan: int) -> None:
-        if self._loans.pop(loan, None) is not None:
-            self._held.release(-loan)
+    def close(self, sequence_id: int) -> None:
+        if self._loans.pop(sequence_id, None) is not None:
+            self._held.release(-sequence_id)
 
-    def _look(self, loan: int, found: _Loan) -> None:
+    def _look(self, sequence_id: int, found: _Loan) -> None:
         while found.seen < len(found.names) and (page := self._cache.page(found.names[found.seen])) is not None:
-            self._held.hold(-loan, page)
+            self._held.hold(-sequence_id, page)
             found.seen += 1
         if found.back is None:
             return
@@ -108,7 +108,8 @@ class Lending:
         done = gone or found.next == len(found.names) or (found.next == found.seen and not found.computing)
         if pages or done:
             back, found.back = found.back, None
-            back(self._placed(loan, first, pages, done) if found.in_place else self._read(loan, first, pages, done))
+            lend = self._placed if found.in_place else self._read
+            back(lend(sequence_id, first, pages, done))
 
     def _next_pages(self, found: _Loan) -> list[int]:
         """As many as are wanted, are there and haven't been taken away."""
@@ -121,16 +122,16 @@ class Lending:
             found.next += 1
         return pages
 
-    def _read(self, loan: int, first: int, pages: list[int], done: bool) -> Lent:
+    def _read(self, sequence_id: int, first: int, pages: list[int], done: bool) -> Lent:
         # At once: where ranks have parts of them, that is one exchange.
         read = self._memory.read(pages) if pages else []
-        self.were_read(loan, pages)
+        self.were_read(sequence_id, pages)
         return Lent(first, read, done)
 
-    def _placed(self, loan: int, first: int, pages: list[int], done: bool) -> Lent:
+    def _placed(self, sequence_id: int, first: int, pages: list[int], done: bool) -> Lent:
         for page in pages:
-            if not self._held.holds(-loan, page):
-                self._held.hold(-loan, page)
+            if not self._held.holds(-sequence_id, page):
+                self._held.hold(-sequence_id, page)
         return Lent(first, [], done, pages, self.stamp)
 
 
@@ -140,7 +141,7 @@ class Loan:
     def __init__(
         self,
         message: FetchPages,
-        number: int,
+        sequence_id: int,
         writer: ItemWriter,
         transport: PageTransport,
         ask: Callable[[int, Back], None],
@@ -150,7 +151,7 @@ class Loan:
         self._answers: list[Answer] = []
         self._lent: Lent | None = None
         self._wake = asyncio.Event()
-        self.pages = LoanPages(number, names_in(message), writer, self._wake.set)
+        self.pages = LoanPages(sequence_id, names_in(message), writer, self._wake.set)
         # Whether its sequence has ended, or there is none.
         self.ended = message.generate is None
 

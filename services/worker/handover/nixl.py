@@ -122,13 +122,13 @@ class NixlPages:
     # Lending --------------------------------------------------------------------------------------------
 
     async def begin(self, loan: LoanPages) -> None:
-        self._loans[loan.number] = loan
+        self._loans[loan.sequence_id] = loan
         self.agent.lends(1)
-        await loan.writer.send(self.lent_memory(loan.number))
+        await loan.writer.send(self.lent_memory(loan.sequence_id))
 
-    def lent_memory(self, loan: int) -> LentMemory:
+    def lent_memory(self, sequence_id: int) -> LentMemory:
         places = self.memory.places
-        return LentMemory(self.agent.name, self.agent.metadata, loan, list(places.addresses), list(places.strides))
+        return LentMemory(self.agent.name, self.agent.metadata, sequence_id, [*places.addresses], [*places.strides])
 
     async def send(self, loan: LoanPages, lent: Lent) -> None:
         for index, page in enumerate(lent.places, lent.first):
@@ -138,7 +138,7 @@ class NixlPages:
     def were_read(self, message: PagesRead) -> PagesHeld:
         """How many of these pages were held until now. None where the loan is over, or another process's that was here
         before."""
-        loan = self._loans.get(message.loan)
+        loan = self._loans.get(message.sequence_id)
         if loan is None or message.agent != self.agent.name or message.first != loan.read:
             return PagesHeld(0)
         read = [loan.unread.popleft() for _ in range(min(message.count, len(loan.unread)))]
@@ -148,12 +148,12 @@ class NixlPages:
             held += 1
         self._counts.lent_pages += held
         self._counts.lent_bytes += held * self._page_bytes
-        self._in_engine(lambda: self._lending.were_read(message.loan, [page for page, _ in read]))
+        self._in_engine(lambda: self._lending.were_read(message.sequence_id, [page for page, _ in read]))
         loan.wake()
         return PagesHeld(held)
 
     def end(self, loan: LoanPages) -> None:
-        if self._loans.pop(loan.number, None) is not None:
+        if self._loans.pop(loan.sequence_id, None) is not None:
             self.agent.lends(-1)
 
     # Fetching -------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Reading:
 
     async def _held(self, lent: LentMemory, count: int) -> int:
         """How many of the pages that were read last the other worker has held until now."""
-        answer = await self._fetch.ask(PagesRead(lent.agent, lent.loan, self._confirmed, count))
+        answer = await self._fetch.ask(PagesRead(lent.agent, lent.sequence_id, self._confirmed, count))
         return min(max(0, answer.count), count) if isinstance(answer, PagesHeld) else 0
 
     async def _read(self, lent: LentMemory, pages: list[int], slots: list[int]) -> None:

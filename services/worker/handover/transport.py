@@ -57,7 +57,7 @@ class Lent:
 class LoanPages:
     """A loan, as a transport sees it. `wake` is called when `unread` has changed."""
 
-    number: int
+    sequence_id: int
     names: list[bytes]
     writer: ItemWriter
     wake: Callable[[], None]

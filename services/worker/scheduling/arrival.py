@@ -50,7 +50,7 @@ def _out_of_range(generate: Generate) -> str:
     return ""
 
 
-def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[str, str], Tally]) -> Sequence:
+def make_sequence(event: Arrived, limits: Limits, tallies: dict[tuple[str, str], Tally]) -> Sequence:
     """The sequence of a request that wasn't refused."""
     generate = event.generate
     asked = generate.speculation
@@ -60,8 +60,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
     # With auto, text drafts and learned ones are verified as one tree.
     trees = limits.trees or (method == AUTO and bool(drafter))
     return Sequence(
-        id=id,
-        stream=event.stream,
+        sequence_id=event.sequence_id,
         generate=generate,
         deadline=event.deadline,
         # A level of priority is a head start (or handicap) of some seconds, so a request that waits long enough comes

@@ -12,12 +12,12 @@ from services.worker.scheduling.sequence import Sequence
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """`stream` names the request from here on; `deadline` and `at` (its arrival) are times of the same clock as
-    DeadlinePassed.now. `cached`: prompt tokens that another worker had found in its cache before it handed over pages;
-    None: none did. `lent`: this is for another worker, which gets the pages."""
+    """`sequence_id` names this request in the worker, and no other ever. `deadline` and `at` (its arrival) are times
+    of the same clock as DeadlinePassed.now. `cached`: prompt tokens that another worker had found in its cache before
+    it handed over pages; None: none did. `lent`: this is for another worker, which gets the pages."""
 
     generate: Generate
-    stream: int
+    sequence_id: int
     deadline: float | None = None
     at: float = 0.0
     cached: int | None = None
@@ -25,7 +25,7 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    stream: int
+    sequence_id: int
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True):
@@ -54,17 +54,17 @@ Event = Arrived | Cancelled | DeadlinePassed | DrainBegan | StepDone | EngineFai
 
 
 class Emit(msgspec.Struct, frozen=True, gc=False):
-    stream: int
+    sequence_id: int
     tokens: Tokens
 
 
 class Finish(msgspec.Struct, frozen=True):
-    stream: int
+    sequence_id: int
     finished: Finished
 
 
 class Fail(msgspec.Struct, frozen=True):
-    stream: int
+    sequence_id: int
     failed: Failed
 
 

@@ -88,7 +88,7 @@ class Planner:
             sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
             bisect.insort(self.running, sequence, key=_by_order)
             self.sharing.joined(sequence, found)
-            self.held.release(sequence.stream)
+            self.held.release(sequence.sequence_id)
         return copies
 
     def _pages_for(self, sequence: Sequence, found: Found) -> list[int] | None:
@@ -128,7 +128,7 @@ class Planner:
             self._stop_running(sequence)
         self.waiting.ended(sequence)
         self.pages.release(sequence.to_ended())
-        self.held.release(sequence.stream)
+        self.held.release(sequence.sequence_id)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -155,7 +155,7 @@ class Planner:
         while index < len(self.running):
             sequence = self.running[index]
             index += 1
-            count = 1 + chunks.get(sequence.id, 0)
+            count = 1 + chunks.get(sequence.sequence_id, 0)
             start = sequence.computed
             if self._make_room(sequence, start + count):
                 items.append(Planned(sequence, start, count, count == sequence.missing))
@@ -189,7 +189,7 @@ class Planner:
         self._drafted = 0
         for item in plan.items:
             sequence, end = item.sequence, item.start + item.count
-            draft = drafts.get(sequence.id, NO_DRAFT) if item.drafts else NO_DRAFT
+            draft = drafts.get(sequence.sequence_id, NO_DRAFT) if item.drafts else NO_DRAFT
             if draft.tokens:
                 draft = tree.cut(draft, min(rows, len(draft.tokens)))
                 if draft.parents:
@@ -199,15 +199,18 @@ class Planner:
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
                 rows -= len(draft.tokens)
                 self._drafted += len(draft.tokens)
-            budget, floor = budgets.get(sequence.id, NO_BUDGET)
+            budget, floor = budgets.get(sequence.sequence_id, NO_BUDGET)
             if budget:
                 # After the draft and the token behind it.
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
             tokens, pages = sequence.token_ids[item.start : end], sequence.pages[:]
             scored = sequence.to_score(item.start, end) if sequence.scores else []
-            made = SequenceWork(sequence.id, tokens, item.start, pages, item.verify, draft, budget, floor, scored)
-            work.append(made)
+            work.append(
+                SequenceWork(
+                    sequence.sequence_id, tokens, item.start, pages, item.verify, draft, budget, floor, scored
+                )
+            )  # fmt: skip
         return work
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:

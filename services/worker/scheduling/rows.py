@@ -22,10 +22,10 @@ def wanted_rows(prompts: list[Sequence], scored: int) -> dict[int, int]:
     take memory: at most `scored` of them."""
     wanted: dict[int, int] = {}
     for sequence in prompts:
-        wanted[sequence.id] = sequence.longest_chunk - 1
+        wanted[sequence.sequence_id] = sequence.longest_chunk - 1
         if sequence.scores:
-            wanted[sequence.id] = min(wanted[sequence.id], scored)
-            scored -= wanted[sequence.id]
+            wanted[sequence.sequence_id] = min(wanted[sequence.sequence_id], scored)
+            scored -= wanted[sequence.sequence_id]
     return wanted
 
 

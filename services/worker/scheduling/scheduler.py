@@ -59,9 +59,8 @@ class Scheduler:
         self.generated_tokens = 0
         # How requests ended: stop, length, lent (to another worker), cancelled, or the reason of the failure.
         self.ends: dict[str, int] = {}
-        self._streams: dict[int, Sequence] = {}
+        self._sequences: dict[int, Sequence] = {}
         self._deadlines: Queue[Sequence] = Queue()
-        self._next_id = 1
         self._plan: Plan | None = None
         self._drafts: list[Draft] = []
         # Sequences that the runner knows and that have ended since the last step.
@@ -72,7 +71,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._streams)
+        return bool(self._sequences)
 
     @property
     def max_length(self) -> int:
@@ -88,13 +87,9 @@ class Scheduler:
         first = self._deadlines.first()
         return None if first is None else float(first[0])
 
-    def sequence_of(self, stream: int) -> Sequence | None:
-        """The sequence of this stream."""
-        return self._streams.get(stream)
-
     def check_idle(self) -> None:
         """Assert that nothing is left once no request is left."""
-        assert not self._streams and not self._deadlines and self._plan is None
+        assert not self._sequences and not self._deadlines and self._plan is None
         self.planner.check_idle()
 
     # Events --------------------------------------------------------------------------------------------
@@ -109,18 +104,17 @@ class Scheduler:
         refused = refusal(generate, self.limits, len(self.waiting), self.draining)
         if refused is not None:
             self._count_end(refused.reason)
-            self._out.append(Fail(event.stream, refused))
-            self.planner.held.release(event.stream)
+            self._out.append(Fail(event.sequence_id, refused))
+            self.planner.held.release(event.sequence_id)
             return
-        sequence = make_sequence(event, self._next_id, self.limits, self.tallies)
+        sequence = make_sequence(event, self.limits, self.tallies)
         if sequence.length >= sequence.limit and not sequence.scores:
             # Nothing to generate (max_tokens 0, or an earlier attempt lost only its Finished).
             sequence.end_reason = "length"
-            self._out.append(Finish(event.stream, self._finished(sequence)))
-            self.planner.held.release(event.stream)
+            self._out.append(Finish(event.sequence_id, self._finished(sequence)))
+            self.planner.held.release(event.sequence_id)
             return
-        self._next_id += 1
-        self._streams[event.stream] = sequence
+        self._sequences[event.sequence_id] = sequence
         if sequence.deadline is not None:
             self._deadlines.put(sequence.deadline, sequence)
         self.waiting.put(sequence)
@@ -129,7 +123,7 @@ class Scheduler:
             self.prompt_tokens += sequence.prompt_tokens
 
     def _cancelled(self, event: Cancelled) -> None:
-        sequence = self._streams.get(event.stream)
+        sequence = self._sequences.get(event.sequence_id)
         if sequence is not None:
             self._count_end("cancelled")
             self._end(sequence, learn=True)
@@ -143,7 +137,7 @@ class Scheduler:
 
     def _engine_failed(self, event: EngineFailed) -> None:
         self._plan = None
-        for sequence in list(self._streams.values()):
+        for sequence in list(self._sequences.values()):
             self._fail(sequence, "engine", event.message, retryable=True)
         self.planner.sharing.cache.clear()
 
@@ -168,7 +162,7 @@ class Scheduler:
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True
         return NewSequence(
-            sequence.id, sequence.sampling, sequence.verification, sequence.prompt_tokens,
+            sequence.sequence_id, sequence.sampling, sequence.verification, sequence.prompt_tokens,
             sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent, sequence.method == AUTO,
         )  # fmt: skip
 
@@ -178,8 +172,8 @@ class Scheduler:
         scores = event.result.prompt_logprobs
         for item, verdict, draft in zip(plan.items, event.result.verdicts, self._drafts, strict=True):
             sequence = item.sequence
-            if sequence.scores and (scored := scores.get(sequence.id)) is not None:
-                self._out += [Emit(sequence.stream, tokens) for tokens in sequence.told_of_prompt(scored)]
+            if sequence.scores and (scored := scores.get(sequence.sequence_id)) is not None:
+                self._out += [Emit(sequence.sequence_id, tokens) for tokens in sequence.told_of_prompt(scored)]
             self._commit(item, verdict, draft)
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:
@@ -197,9 +191,9 @@ class Scheduler:
         self.planner.advanced(sequence)
         if tokens is not None:
             self.generated_tokens += len(tokens.ids)
-            self._out.append(Emit(sequence.stream, tokens))
+            self._out.append(Emit(sequence.sequence_id, tokens))
         if sequence.end_reason is not None:
-            self._out.append(Finish(sequence.stream, self._finished(sequence)))
+            self._out.append(Finish(sequence.sequence_id, self._finished(sequence)))
             self._end(sequence, learn=True)
 
     # Ends ----------------------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ class Scheduler:
 
     def _fail(self, sequence: Sequence, reason: str, message: str, retryable: bool = False) -> None:
         self._count_end(reason)
-        self._out.append(Fail(sequence.stream, failed(sequence.generate, reason, message, retryable)))
+        self._out.append(Fail(sequence.sequence_id, failed(sequence.generate, reason, message, retryable)))
         self._end(sequence)
 
     def _count_end(self, how: str) -> None:
@@ -228,12 +222,12 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, learn: bool = False) -> None:
         """`learn`: drafters may learn from the text so far, if the request allows it."""
-        del self._streams[sequence.stream]
+        del self._sequences[sequence.sequence_id]
         if sequence.deadline is not None:
             self._deadlines.remove(sequence)
         self.planner.end(sequence)
         if sequence.introduced:
-            self._ended.append(sequence.id)
+            self._ended.append(sequence.sequence_id)
         generate = sequence.generate
         may_learn = bool(generate.namespace) and generate.speculation.learn and sequence.generated > 0
         self._out.append(SequenceEnded(sequence, learn and may_learn))

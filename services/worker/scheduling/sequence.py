@@ -47,8 +47,7 @@ class Sequence:
     def __init__(
         self,
         *,
-        id: int,
-        stream: int,
+        sequence_id: int,
         generate: Generate,
         deadline: float | None,
         due: float,
@@ -63,8 +62,7 @@ class Sequence:
         cached: int | None = None,
         lent: bool = False,
     ) -> None:
-        self.id = id
-        self.stream = stream
+        self.sequence_id = sequence_id
         self.generate = generate
         self.request_id = generate.request_id
         self.attempt = generate.attempt
@@ -72,7 +70,7 @@ class Sequence:
         self.prompt_tokens = generate.prompt_tokens
         self.deadline = deadline
         # Sort key: by due time, then by arrival.
-        self.order = (due, id)
+        self.order = (due, sequence_id)
         self.state = SequenceState.WAITING
         # Tokens that its API key was charged since it was first admitted, the part of its text that was found then, and
         # the length at which more are charged.

@@ -53,7 +53,7 @@ class Controller:
         client: Proposers,
         answered: Callable[[Answer, dict[int, int]], None] = lambda answer, tokens: None,
     ) -> None:
-        """`answered` gets each answer, and the number of drafted tokens by stream."""
+        """`answered` gets each answer, and the number of drafted tokens by sequence."""
         self.client = client
         self.cost_model = StepTime()
         self.acceptance = AcceptanceTable()
@@ -76,7 +76,7 @@ class Controller:
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended."""
-        known = self._known.pop(sequence.id, None)
+        known = self._known.pop(sequence.sequence_id, None)
         if known is not None:
             self._drop(known)
             if known.asks:
@@ -87,21 +87,25 @@ class Controller:
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
         self._take_all(self.client.look())
-        known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
-        drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
+        known = {
+            sequence.sequence_id: self._of(sequence)
+            for sequence in (item.sequence for item in plan.items)
+            if sequence.draft_length
+        }
+        drafting = [known[item.sequence.sequence_id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
         for each in drafting:
             each.weigh()
         drafts = self._choose(drafting, plan)
-        with_head = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
+        with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
         with_head = [each for each in with_head if each.sequence.longest_draft > 0]
         return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
 
     def _of(self, sequence: Sequence) -> Speculating:
-        known = self._known.get(sequence.id)
+        known = self._known.get(sequence.sequence_id)
         if known is None:
             acceptance = self.acceptance.of(sequence.generate.namespace) if sequence.method == AUTO else None
-            known = self._known[sequence.id] = Speculating(sequence, acceptance)
+            known = self._known[sequence.sequence_id] = Speculating(sequence, acceptance)
         return known
 
     def _wait_for(self, drafting: list[Speculating]) -> None:
@@ -149,7 +153,7 @@ class Controller:
         drafts: dict[int, Draft] = {}
         fixed = [(each, each.prepared) for each in drafting if each.acceptance is None and each.prepared]
         for (each, prepared), longest in zip(fixed, self._fixed_lengths(fixed, plan.draft_rows), strict=True):
-            drafts[each.sequence.id] = self._use(each, prepared, _first(prepared, longest))
+            drafts[each.sequence.sequence_id] = self._use(each, prepared, _first(prepared, longest))
         candidates = [
             (each, each.candidate(each.prepared, each.acceptance))
             for each in drafting
@@ -173,7 +177,7 @@ class Controller:
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
             prepared.cost = a_row * sum(not prepared.is_of_head(place) for place in chosen)
             prepared.excused |= candidate.longest <= 0 or self._costs.unknown
-            drafts[each.sequence.id] = self._use(each, prepared, draft)
+            drafts[each.sequence.sequence_id] = self._use(each, prepared, draft)
             if chosen and each.acceptance is not None:
                 each.acceptance.drafted(len(chosen))
             self.counts.expected(draft.source, prepared, chosen, candidate.chances)
@@ -233,12 +237,12 @@ class Controller:
         self.asking_seconds[way] += (answer.seconds - self.asking_seconds[way]) / COST_WINDOW
         self.counts.asking_seconds[way] += answer.seconds
         empty = dict(answer.asked)
-        tokens = {known.sequence.stream: 0 for each in answer.asked if (known := self._known.get(each))}
+        tokens = {each: 0 for each in answer.asked if each in self._known}
         for sequence_id, length, draft in answer.drafts:
             known = self._known.get(sequence_id)
             if known is None or sequence_id not in answer.asked:
                 continue
-            tokens[known.sequence.stream] = len(draft.tokens)
+            tokens[sequence_id] = len(draft.tokens)
             if not is_valid(draft, self._limits.vocab_size):
                 self.counts.refused += 1
                 continue

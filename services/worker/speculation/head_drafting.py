@@ -35,7 +35,7 @@ class HeadDrafting:
         prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row."""
         most = self._limits.model_steps or MAX_DRAFT_TOKENS
         budgets = {
-            each.sequence.id: DraftBudget(min(most, each.sequence.longest_draft))
+            each.sequence.sequence_id: DraftBudget(min(most, each.sequence.longest_draft))
             for each in with_head
             if each.acceptance is None
         }
@@ -46,7 +46,7 @@ class HeadDrafting:
             floor = min(MOST_FLOOR, cost / token_seconds) if token_seconds else 0.0
             for each in worth:
                 longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
-                budgets[each.sequence.id] = DraftBudget(min(each.sequence.longest_draft, longest), floor)
+                budgets[each.sequence.sequence_id] = DraftBudget(min(each.sequence.longest_draft, longest), floor)
         return budgets
 
     def drafted(
@@ -82,7 +82,7 @@ class HeadDrafting:
         worth: list[Speculating] = []
         brings = 0.0
         for each in known:
-            drafted = drafts.get(each.sequence.id, NO_DRAFT)
+            drafted = drafts.get(each.sequence.sequence_id, NO_DRAFT)
             gain = each.gain(len(tree.first_path(drafted.tokens, drafted.parents)))
             if gain is None:
                 asked_anyway = True

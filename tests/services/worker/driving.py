@@ -64,14 +64,14 @@ def drafts_of(sequences: list[Sequence], guess: Guess | None) -> dict[int, Draft
         assert guess is not None
         if sequence.wants_draft:
             drafted = guess(sequence, sequence.longest_draft)
-            found[sequence.id] = drafted if isinstance(drafted, Draft) else Draft(drafted, "t")
+            found[sequence.sequence_id] = drafted if isinstance(drafted, Draft) else Draft(drafted, "t")
     return found
 
 
 def placed(scheduler: Scheduler, drafts: Mapping[int, Draft] | None = None) -> tuple[Work, list[int]]:
-    """The next step with these drafts, and whose streams its items are."""
+    """The next step with these drafts, and whose sequences its items are."""
     plan = scheduler.schedule()
-    return scheduler.place(drafts or {}), [item.sequence.stream for item in plan.items]
+    return scheduler.place(drafts or {}), [item.sequence.sequence_id for item in plan.items]
 
 
 def done(scheduler: Scheduler, *verdicts: Verdict | None) -> list[Output]:
@@ -84,9 +84,9 @@ def one(token: int) -> Verdict:
 
 
 def token_for_each(scheduler: Scheduler, token: int = 30) -> tuple[Work, list[int], list[Output]]:
-    """A step in which every text gets this token: its work, its streams, and what is passed on."""
-    work, streams = placed(scheduler)
-    return work, streams, done(scheduler, *(one(token) if item.verify else None for item in work.items))
+    """A step in which every text gets this token: its work, its sequences, and what is passed on."""
+    work, sequence_ids = placed(scheduler)
+    return work, sequence_ids, done(scheduler, *(one(token) if item.verify else None for item in work.items))
 
 
 def one_step(scheduler: Scheduler, runner: Runner, guess: Guess | None = None) -> tuple[Work, Result, list[Output]]:
@@ -108,18 +108,18 @@ def run_all(
     def hear(out: list[Output]) -> None:
         for item in out:
             if isinstance(item, Emit):
-                outcomes[item.stream].ids += item.tokens.ids
-                outcomes[item.stream].logprobs += [value.logprob for value in item.tokens.logprobs or []]
+                outcomes[item.sequence_id].ids += item.tokens.ids
+                outcomes[item.sequence_id].logprobs += [value.logprob for value in item.tokens.logprobs or []]
                 if (told := item.tokens.prompt_logprobs) is not None:
-                    assert told.begin == 1 + len(outcomes[item.stream].prompt) and not item.tokens.ids
-                    outcomes[item.stream].prompt += unpack(told)
+                    assert told.begin == 1 + len(outcomes[item.sequence_id].prompt) and not item.tokens.ids
+                    outcomes[item.sequence_id].prompt += unpack(told)
             elif isinstance(item, Finish):
-                outcomes[item.stream].end = item.finished
+                outcomes[item.sequence_id].end = item.finished
             elif isinstance(item, Fail):
-                outcomes[item.stream].end = item.failed
+                outcomes[item.sequence_id].end = item.failed
 
-    for stream, generate in enumerate(requests):
-        hear(scheduler.handle(Arrived(generate, stream)))
+    for sequence_id, generate in enumerate(requests):
+        hear(scheduler.handle(Arrived(generate, sequence_id)))
     while scheduler.has_work:
         hear(one_step(scheduler, runner, guess)[2])
     scheduler.check_idle()

@@ -25,7 +25,7 @@ from services.worker.running.replay import read, tokens_of
 
 
 def running(mesh: MeshAround) -> int:
-    return len(mesh.engine.scheduler._streams)
+    return len(mesh.engine.scheduler._sequences)
 
 
 async def until_idle(mesh: MeshAround) -> None:

@@ -74,7 +74,7 @@ class World:
         for item in plan.items if self.drafting else ():
             if item.drafts:
                 last = item.sequence.token_ids[-1]
-                drafts[item.sequence.id] = Draft([100 + (last - 99 + place) % 32 for place in range(8)], "t")
+                drafts[item.sequence.sequence_id] = Draft([100 + (last - 99 + place) % 32 for place in range(8)], "t")
         return drafts, {}
 
     def ask_ahead(self, work: Work) -> None:
@@ -109,9 +109,9 @@ class World:
     def ends(self) -> list[Any]:
         return [item for delivery in self.deliveries for item in delivery if isinstance(item, Finish | Fail)]
 
-    def ids(self, stream: int) -> list[int]:
+    def ids(self, sequence_id: int) -> list[int]:
         emits = [item for delivery in self.deliveries for item in delivery if isinstance(item, Emit)]
-        return [token for item in emits if item.stream == stream for token in item.tokens.ids]
+        return [token for item in emits if item.sequence_id == sequence_id for token in item.tokens.ids]
 
     def stop(self) -> None:
         self.engine.stop()
@@ -150,10 +150,10 @@ def test_a_step_is_schedule_draft_run_commit_emit() -> None:
 
 def test_the_answers_of_a_step_are_delivered_in_one_call() -> None:
     world = World()
-    for stream in range(8):
-        world.engine.post(Arrived(request([100 + stream], max_tokens=50), stream))
+    for sequence_id in range(8):
+        world.engine.post(Arrived(request([100 + sequence_id], max_tokens=50), sequence_id))
     world.until(lambda: len(world.ends()) == 8)
-    assert all(len(world.ids(stream)) == 50 for stream in range(8))
+    assert all(len(world.ids(sequence_id)) == 50 for sequence_id in range(8))
     assert len(world.deliveries) < 8 * 50 / 2
     world.stop()
 
@@ -172,8 +172,8 @@ def test_pages_are_copied_in_the_step_that_needs_them_and_every_step_is_observed
     runner = TellingRunner()
     world = World(runner)
     prompt = [100 + k % 32 for k in range(50)]
-    for stream in (1, 2):
-        world.engine.post(Arrived(request(prompt, max_tokens=500), stream))
+    for sequence_id in (1, 2):
+        world.engine.post(Arrived(request(prompt, max_tokens=500), sequence_id))
     runner.go.set()
     world.until(lambda: len(world.ends()) == 2)
     assert world.ids(1) == world.ids(2)
@@ -232,8 +232,8 @@ def test_a_deadline_passes_while_others_run() -> None:
     world.engine.post(Arrived(request(max_tokens=8000), 1, time.monotonic() + 0.05))
     world.engine.post(Arrived(request(max_tokens=60), 2))
     world.until(lambda: len(world.ends()) == 2)
-    first, second = sorted(world.ends(), key=lambda end: end.stream)
-    assert (first.stream, first.failed.reason) == (1, "deadline")
+    first, second = sorted(world.ends(), key=lambda end: end.sequence_id)
+    assert (first.sequence_id, first.failed.reason) == (1, "deadline")
     assert second.finished.completion_tokens == 60
     world.stop()
 
@@ -248,10 +248,10 @@ def test_a_deadline_that_has_passed_when_the_request_comes_ends_it_before_a_step
 
 def test_a_failing_runner_fails_each_running_and_later_request_once() -> None:
     world = World(MockRunner(Profile(crash_every=5)))
-    for stream in (1, 2):
-        world.engine.post(Arrived(request(max_tokens=100), stream))
+    for sequence_id in (1, 2):
+        world.engine.post(Arrived(request(max_tokens=100), sequence_id))
     world.until(lambda: len(world.ends()) == 2 and bool(world.failures))
-    assert {(end.stream, end.failed.reason, end.failed.retryable) for end in world.ends()} == {
+    assert {(end.sequence_id, end.failed.reason, end.failed.retryable) for end in world.ends()} == {
         (1, "engine", True),
         (2, "engine", True),
     }
@@ -281,7 +281,7 @@ def test_a_cancelled_request_makes_room_at_once() -> None:
     world.until(lambda: bool(world.ids(1)))
     world.engine.post(Cancelled(1))
     world.until(lambda: len(world.ends()) == 1)
-    assert world.ends()[0].stream == 2
+    assert world.ends()[0].sequence_id == 2
     world.stop()
 
 
@@ -292,6 +292,6 @@ def test_a_worker_that_drains_refuses_what_comes_and_finishes_what_runs() -> Non
     world.engine.post(DrainBegan())
     world.engine.post(Arrived(request(max_tokens=30), 2))
     world.until(lambda: len(world.ends()) == 2)
-    by_stream = {end.stream: end for end in world.ends()}
-    assert by_stream[2].failed.reason == "draining" and by_stream[1].finished.completion_tokens == 30
+    by_sequence = {end.sequence_id: end for end in world.ends()}
+    assert by_sequence[2].failed.reason == "draining" and by_sequence[1].finished.completion_tokens == 30
     world.stop()

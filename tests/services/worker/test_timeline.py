@@ -21,13 +21,10 @@ def timed(**sampling: Any) -> Generate:
     return msgspec.structs.replace(request(**sampling), timeline=True)
 
 
-def arrived(stream: int = 7, *, timeline: bool = True) -> Timelines:
-    """A request that came at 100.0 as sequence 1, and the timelines that heard of it."""
-    scheduler = Scheduler(limits_of(MockRunner(Profile()).facts))
-    event = Arrived(timed() if timeline else request(), stream, None, 100.0)
-    scheduler.handle(event)
+def arrived(*, timeline: bool = True) -> Timelines:
+    """They have heard of a request that came at 100.0 as sequence 7."""
     timelines = Timelines()
-    timelines.hear(event, scheduler.sequence_of)
+    timelines.hear(Arrived(timed() if timeline else request(), 7, None, 100.0))
     return timelines
 
 
@@ -35,12 +32,12 @@ def stepped(
     timelines: Timelines, began: float, ended: float, tokens: int, verdict: Verdict | None = None, draft: int = 0
 ) -> None:
     """A step of the sequence, with `tokens` of its text and `draft` drafted ones."""
-    item = SequenceWork(1, [1] * tokens, 0, [], verdict is not None, Draft([1] * draft))
+    item = SequenceWork(7, [1] * tokens, 0, [], verdict is not None, Draft([1] * draft))
     timelines.stepped(Work([item]), Result([verdict]), began, ended)
 
 
-def emitted(timelines: Timelines, stream: int = 7) -> list[Span]:
-    told = timelines.told(Emit(stream, Tokens(request_id="r", attempt=0, seq=0, ids=[1])))
+def emitted(timelines: Timelines) -> list[Span]:
+    told = timelines.told(Emit(7, Tokens(request_id="r", attempt=0, seq=0, ids=[1])))
     return cast(Emit, told).tokens.spans
 
 
@@ -101,7 +98,7 @@ def test_the_spans_of_a_long_prompt_are_bounded() -> None:
 def test_nothing_is_kept_of_requests_that_did_not_ask_or_are_gone() -> None:
     assert not arrived(timeline=False).records
     timelines = arrived()
-    timelines.hear(Cancelled(7), lambda stream: None)
+    timelines.hear(Cancelled(7))
     stepped(timelines, 101.0, 102.0, 1, Verdict([1], 0))
     assert not timelines.records and emitted(timelines) == []
     for end in (Finish(7, Finished(request_id="r", attempt=0, reason="stop", prompt_tokens=1, cached_tokens=0,
@@ -117,10 +114,10 @@ def test_nothing_is_kept_of_requests_that_did_not_ask_or_are_gone() -> None:
 def test_steps_of_a_scheduler_give_a_prefill_and_then_numbered_verify_spans() -> None:
     runner, timelines, moment = MockRunner(Profile(acceptance=1.0)), Timelines(), 100.0
     scheduler = Scheduler(limits_of(runner.facts, method="ngram", num_speculative_tokens=4))
-    for stream, generate in ((1, timed(max_tokens=20)), (2, request(max_tokens=20))):
-        event = Arrived(generate, stream, at=moment)
+    for sequence_id, generate in ((1, timed(max_tokens=20)), (2, request(max_tokens=20))):
+        event = Arrived(generate, sequence_id, at=moment)
         scheduler.handle(event)
-        timelines.hear(event, scheduler.sequence_of)
+        timelines.hear(event)
     spans: list[Span] = []
     while scheduler.has_work:
         work, result, out = one_step(scheduler, runner, lambda sequence, budget: [sequence.token_ids[-1] + 1])
@@ -128,7 +125,7 @@ def test_steps_of_a_scheduler_give_a_prefill_and_then_numbered_verify_spans() ->
         moment += 1.0
         for item in map(timelines.told, (each for each in out if isinstance(each, Emit | Finish))):
             new = item.tokens.spans if isinstance(item, Emit) else cast(Finish, item).finished.spans
-            assert item.stream == 1 or not new
+            assert item.sequence_id == 1 or not new
             spans += new
     assert [span.what for span in spans] == ["queue", "prefill", *["verify"] * (len(spans) - 2)]
     assert [span.step for span in spans[2:]] == list(range(1, len(spans) - 1))

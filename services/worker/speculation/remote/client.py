@@ -133,19 +133,20 @@ class ProposerClient:
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended. The next request says so, if the proposer knows the sequence; with `learn` it also
         sends the rest of the text."""
-        confirmed = self._confirmed.pop(sequence.id, 0)
+        confirmed = self._confirmed.pop(sequence.sequence_id, 0)
         # It may be part of the open request.
         heard = confirmed > 0
         if self._open is not None:
-            heard |= self._open.asked.pop(sequence.id, None) is not None
+            heard |= self._open.asked.pop(sequence.sequence_id, None) is not None
         if learn and self.endpoint:
             self._forget += self._ended.add(sequence, confirmed, heard)
         elif heard:
-            self._forget.append(sequence.id)
+            self._forget.append(sequence.sequence_id)
 
     def knows(self, sequence: Sequence) -> bool:
         """Whether this proposer may know the sequence."""
-        return sequence.id in self._confirmed or (self._open is not None and sequence.id in self._open.asked)
+        key = sequence.sequence_id
+        return key in self._confirmed or (self._open is not None and key in self._open.asked)
 
     def untold(self) -> list[Sequence]:
         """Ended sequences that this proposer was not told of."""
@@ -181,7 +182,7 @@ class ProposerClient:
         """Whether the open request still fits: each text begins with what was asked about."""
         for ask in asks:
             text = ask.sequence.token_ids
-            length, ahead = found.asked.get(ask.sequence.id, (len(text) + 1, []))
+            length, ahead = found.asked.get(ask.sequence.sequence_id, (len(text) + 1, []))
             if len(text) < length or text[length : length + len(ahead)] != ahead:
                 return False
         return True
@@ -257,7 +258,7 @@ class ProposerClient:
             self.failed += 1
             self.breaker.failed(now)
             return False
-        asked = {ask.sequence.id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
+        asked = {ask.sequence.sequence_id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
         # A probe may take the whole deadline.
         answer_by = now + (self._deadline if self.breaker.open else wait)
         self._open = _Open(ticket, self._step, ahead, asked, len(propose.forget), now, answer_by, self._now() - now)
@@ -267,9 +268,9 @@ class ProposerClient:
     def _item(self, ask: Ask) -> ProposeItem:
         sequence = ask.sequence
         text = sequence.token_ids
-        confirmed = self._confirmed.get(sequence.id, 0)
+        confirmed = self._confirmed.get(sequence.sequence_id, 0)
         item = ProposeItem(
-            sequence_id=sequence.id,
+            sequence_id=sequence.sequence_id,
             committed=len(text),
             tokens=text[confirmed:],
             first=not confirmed,

@@ -41,7 +41,7 @@ class EndedTexts:
         while len(self._texts) > MOST_TEXTS or sum(text.size for text in self._texts) > MOST_TOKENS:
             oldest = self._texts.popleft()
             self._said = max(0, self._said - 1)
-            gone += [oldest.sequence.id] * oldest.heard
+            gone += [oldest.sequence.sequence_id] * oldest.heard
         return gone
 
     def sequences(self) -> list[Sequence]:
@@ -58,7 +58,7 @@ class EndedTexts:
                 break
             ends.append(
                 Ended(
-                    sequence_id=sequence.id,
+                    sequence_id=sequence.sequence_id,
                     committed=len(sequence.token_ids),
                     tokens=text,
                     first=confirmed == 0,

@@ -34,9 +34,9 @@ class Side:
         self.texts: dict[int, list[int]] = {}
         self.ended: set[int] = set()
 
-    def arrive(self, generate: Generate, stream: int, lent: bool = False) -> None:
-        self.texts[stream] = []
-        self.hear(self.scheduler.handle(Arrived(generate, stream, lent=lent)))
+    def arrive(self, generate: Generate, sequence_id: int, lent: bool = False) -> None:
+        self.texts[sequence_id] = []
+        self.hear(self.scheduler.handle(Arrived(generate, sequence_id, lent=lent)))
 
     def step(self) -> None:
         if self.scheduler.has_work:
@@ -46,10 +46,10 @@ class Side:
         for item in out:
             assert not isinstance(item, Fail), item
             if isinstance(item, Emit):
-                self.texts[item.stream] += item.tokens.ids
+                self.texts[item.sequence_id] += item.tokens.ids
             if isinstance(item, Finish):
-                self.ended.add(item.stream)
-                self.lending.sequence_ended(item.stream)
+                self.ended.add(item.sequence_id)
+                self.lending.sequence_ended(item.sequence_id)
         self.lending.look()
         self.scheduler.planner.sharing.cache.check()
 
@@ -57,26 +57,26 @@ class Side:
 class Handing:
     """A request whose pages come from the lender to the receiver, as far as they do."""
 
-    def __init__(self, generate: Generate, stream: int, lender: Side, receiver: Side) -> None:
-        self.generate, self.stream, self.lender, self.receiver = generate, stream, lender, receiver
+    def __init__(self, generate: Generate, sequence_id: int, lender: Side, receiver: Side) -> None:
+        self.generate, self.sequence_id, self.lender, self.receiver = generate, sequence_id, lender, receiver
         self.names = receiver.scheduler.planner.sharing.names(generate.token_ids, "", generate.cache_salt)
-        here = receiver.landing.open(stream, self.names)
+        here = receiver.landing.open(sequence_id, self.names)
         self.names = self.names[here:]
         if self.names:
             sampling = dataclasses.replace(generate.sampling, max_tokens=1)
-            lender.lending.begin(stream, self.names, True)
-            lender.arrive(msgspec.structs.replace(generate, sampling=sampling), stream, lent=True)
+            lender.lending.begin(sequence_id, self.names, True)
+            lender.arrive(msgspec.structs.replace(generate, sampling=sampling), sequence_id, lent=True)
             self.ask()
         else:
             self.end()
 
     def ask(self) -> None:
-        self.lender.lending.ask(self.stream, 2, self.came)
+        self.lender.lending.ask(self.sequence_id, 2, self.came)
 
     def came(self, lent: Lent) -> None:
         landing = self.receiver.landing
         for index, frames in enumerate(lent.pages, lent.first):
-            if not landing.land(self.stream, self.names[index], frames):
+            if not landing.land(self.sequence_id, self.names[index], frames):
                 self.end()
                 return
         if lent.done:
@@ -87,17 +87,17 @@ class Handing:
     def end(self) -> None:
         """However far it came."""
         if self.names:
-            self.lender.lending.close(self.stream)
-            self.lender.hear(self.lender.scheduler.handle(Cancelled(self.stream)))
-        self.receiver.landing.arrived(self.stream)
-        self.receiver.arrive(self.generate, self.stream)
+            self.lender.lending.close(self.sequence_id)
+            self.lender.hear(self.lender.scheduler.handle(Cancelled(self.sequence_id)))
+        self.receiver.landing.arrived(self.sequence_id)
+        self.receiver.arrive(self.generate, self.sequence_id)
         self.names = []
 
     def leave(self) -> None:
         """The client has gone."""
-        self.lender.lending.close(self.stream)
-        self.lender.hear(self.lender.scheduler.handle(Cancelled(self.stream)))
-        self.receiver.landing.drop(self.stream)
+        self.lender.lending.close(self.sequence_id)
+        self.lender.hear(self.lender.scheduler.handle(Cancelled(self.sequence_id)))
+        self.receiver.landing.drop(self.sequence_id)
         self.names = []
 
 
@@ -108,15 +108,15 @@ def test_texts_and_pages_are_right_however_handovers_go(seed: int) -> None:
     beginnings = [[draw.randint(1, 9) for _ in range(draw.randint(4, 40))] for _ in range(3)]
     handings: list[Handing] = []
     expected: dict[int, list[int]] = {}
-    for stream in range(1, 16):
+    for sequence_id in range(1, 16):
         prompt = [*draw.choice(beginnings), *(draw.randint(1, 9) for _ in range(draw.randint(1, 14)))]
         count = draw.randint(1, 14)
-        expected[stream] = alone(prompt, count, CONTEXT)[0]
+        expected[sequence_id] = alone(prompt, count, CONTEXT)[0]
         generate = request(prompt, max_tokens=count)
         if draw.random() < 0.3:
-            receiver.arrive(generate, stream)
+            receiver.arrive(generate, sequence_id)
         else:
-            handings.append(Handing(generate, stream, lender, receiver))
+            handings.append(Handing(generate, sequence_id, lender, receiver))
         for _ in range(draw.randint(0, 6)):
             draw.choice([lender, receiver]).step()
             for each in handings:
@@ -124,11 +124,11 @@ def test_texts_and_pages_are_right_however_handovers_go(seed: int) -> None:
                     each.end() if draw.random() < 0.7 else each.leave()
     while lender.scheduler.has_work or receiver.scheduler.has_work:
         draw.choice([lender, receiver]).step()
-    assert {stream: receiver.texts[stream] for stream in receiver.texts} == {
-        stream: expected[stream] for stream in receiver.texts
+    assert {sequence_id: receiver.texts[sequence_id] for sequence_id in receiver.texts} == {
+        sequence_id: expected[sequence_id] for sequence_id in receiver.texts
     }
     assert receiver.ended == {*receiver.texts}
-    assert len(receiver.texts) + sum(each.stream not in receiver.texts for each in handings) == 15
+    assert len(receiver.texts) + sum(each.sequence_id not in receiver.texts for each in handings) == 15
     for side in (lender, receiver):
         side.scheduler.check_idle()
         assert side.scheduler.pages.in_use == 0 and not side.lending

@@ -181,9 +181,9 @@ class Liar:
 
     ended = False
 
-    def __init__(self, lie: Lies, message: FetchPages, stream: int, out: Any) -> None:
+    def __init__(self, lie: Lies, message: FetchPages, sequence_id: int, out: Any) -> None:
         self._lie, self._message, self._out = lie, message, out
-        self.pages = LoanPages(stream, [], out, lambda: None)
+        self.pages = LoanPages(sequence_id, [], out, lambda: None)
 
     def push(self, answer: Any) -> None: ...
 

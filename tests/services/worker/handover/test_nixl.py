@@ -348,7 +348,7 @@ class Liar:
     ended = False
 
     def __init__(self, lie: Lies, lent: LentMemory, message: FetchPages, out: Any) -> None:
-        self.pages = LoanPages(lent.loan, [], out, lambda: None)
+        self.pages = LoanPages(lent.sequence_id, [], out, lambda: None)
         self._lie, self._lent, self._message, self._out = lie, lent, message, out
 
     def push(self, answer: Any) -> None: ...
@@ -436,8 +436,8 @@ async def test_what_a_worker_does_not_say_ends_the_fetch_alone(
         lender, direct = mesh.prefill.handover, mesh.decode.handover.nixl
         whole = len(direct._free)
 
-        def liar(message: FetchPages, stream: int, out: Any) -> Liar:
-            return Liar(lie, lender.nixl.lent_memory(stream), message, out)
+        def liar(message: FetchPages, sequence_id: int, out: Any) -> Liar:
+            return Liar(lie, lender.nixl.lent_memory(sequence_id), message, out)
 
         monkeypatch.setattr(lender, "loan", liar)
         answer = await mesh.ask(asked())

@@ -30,9 +30,9 @@ def recorded(path: Path, runner: Runner, **limits: Any) -> list[Step]:
     """What some requests with drafts made of a runner, recorded there."""
     recorder, steps = Recorder(path), []
     scheduler = Scheduler(limits_of(runner.facts, **{"method": "ngram", **limits}))
-    for stream in range(6):
-        prompt = [1 + token % 7 for token in range(stream % 3 * 9 + 2)]
-        scheduler.handle(Arrived(request(prompt, max_tokens=30, temperature=stream % 2, seed=stream), stream))
+    for number in range(6):
+        prompt = [1 + token % 7 for token in range(number % 3 * 9 + 2)]
+        scheduler.handle(Arrived(request(prompt, max_tokens=30, temperature=number % 2, seed=number), number))
     while scheduler.has_work:
         work, result, _ = one_step(scheduler, runner, repeat_what_followed)
         recorder(work, result)

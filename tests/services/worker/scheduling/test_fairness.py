@@ -25,7 +25,7 @@ def make(**more: Any) -> Scheduler:
 
 def arrive(
     scheduler: Scheduler,
-    stream: int,
+    sequence_id: int,
     prompt: list[int],
     *,
     priority: int = 0,
@@ -34,14 +34,14 @@ def arrive(
     deadline: float | None = None,
 ) -> list[Any]:
     generate = replace(request(prompt, max_tokens=tokens, ignore_eos=True), priority=priority)
-    return scheduler.handle(Arrived(generate, stream, deadline, at))
+    return scheduler.handle(Arrived(generate, sequence_id, deadline, at))
 
 
 def step(scheduler: Scheduler) -> tuple[dict[int, int], list[int]]:
-    """Rows of each stream in this step, and the streams that ended with it."""
-    work, streams, out = token_for_each(scheduler)
-    rows = {stream: len(item.tokens) for stream, item in zip(streams, work.items, strict=True)}
-    return rows, [end.stream for end in out if isinstance(end, Finish)]
+    """Rows of each sequence in this step, and the sequences that ended with it."""
+    work, sequence_ids, out = token_for_each(scheduler)
+    rows = {sequence_id: len(item.tokens) for sequence_id, item in zip(sequence_ids, work.items, strict=True)}
+    return rows, [end.sequence_id for end in out if isinstance(end, Finish)]
 
 
 # Priorities -----------------------------------------------------------------------------------------------
@@ -49,8 +49,8 @@ def step(scheduler: Scheduler) -> tuple[dict[int, int], list[int]]:
 
 def test_of_equal_priority_the_first_to_come_is_the_first_to_run() -> None:
     scheduler = make(max_sequences=1)
-    for stream in range(20):
-        arrive(scheduler, stream, [stream + 1] * 5, at=stream // 7)
+    for sequence_id in range(20):
+        arrive(scheduler, sequence_id, [sequence_id + 1] * 5, at=sequence_id // 7)
     ended = []
     while scheduler.has_work:
         ended += step(scheduler)[1]
@@ -88,19 +88,19 @@ def test_whatever_comes_with_a_higher_priority_a_request_with_the_lowest_ends_wi
 
     def rush() -> None:
         for _ in range(chance.randint(1, 4)):
-            rush.stream += 1  # type: ignore[attr-defined]
+            rush.sequence_id += 1  # type: ignore[attr-defined]
             prompt = [chance.randrange(1, 4) for _ in range(chance.randint(1, 24))]
             priority = chance.choice([-MOST_PRIORITY, 0, MOST_PRIORITY - 1])
-            arrive(scheduler, rush.stream, prompt, priority=priority, at=now, tokens=chance.randint(1, longest))  # type: ignore[attr-defined]
+            arrive(scheduler, rush.sequence_id, prompt, priority=priority, at=now, tokens=chance.randint(1, longest))  # type: ignore[attr-defined]
 
-    rush.stream = 0  # type: ignore[attr-defined]
+    rush.sequence_id = 0  # type: ignore[attr-defined]
     for _ in range(30):
         rush()
         step(scheduler)
         now += 1.0
-    scheduler.handle(Cancelled(rush.stream))  # type: ignore[attr-defined]
+    scheduler.handle(Cancelled(rush.sequence_id))  # type: ignore[attr-defined]
     while len(scheduler.waiting) >= waiting:
-        scheduler.handle(Cancelled(next(iter(scheduler.waiting)).stream))
+        scheduler.handle(Cancelled(next(iter(scheduler.waiting)).sequence_id))
     assert arrive(scheduler, 0, [7] * 20, priority=MOST_PRIORITY, at=now, tokens=longest) == []
     patience = 2 * MOST_PRIORITY * seconds
     # A step gives one token to each running sequence; a text takes its steps, and as many again for a prompt in chunks.
@@ -122,7 +122,7 @@ def test_pages_go_to_high_priority_and_the_last_in_order_is_preempted() -> None:
     arrive(scheduler, 3, [3] * 7, priority=1, tokens=20)
     while not scheduler.preemptions:
         step(scheduler)
-    assert [sequence.stream for sequence in scheduler.running] == [2, 3]
+    assert [sequence.sequence_id for sequence in scheduler.running] == [2, 3]
     ended = []
     while scheduler.has_work:
         ended += step(scheduler)[1]
@@ -147,17 +147,17 @@ def test_a_huge_prompt_stalls_neither_decoding_nor_a_short_prompt_and_goes_on() 
     for _ in range(3):
         rows, _ = step(scheduler)
         assert rows[1] == 1 and rows[2] >= 45
-    assert all(sequence.generated for sequence in scheduler.running if sequence.stream != 2)
+    assert all(sequence.generated for sequence in scheduler.running if sequence.sequence_id != 2)
 
 
 def test_short_prompts_without_end_do_not_starve_a_huge_one() -> None:
     scheduler = make(max_step_tokens=32, max_sequences=8)
     arrive(scheduler, 0, [5] * 1000, tokens=1)
-    steps, stream = 0, 0
+    steps, sequence_id = 0, 0
     while True:
         for _ in range(3):
-            stream += 1
-            arrive(scheduler, stream, [1 + stream % 40] * 20, at=float(steps), tokens=1)
+            sequence_id += 1
+            arrive(scheduler, sequence_id, [1 + sequence_id % 40] * 20, at=float(steps), tokens=1)
         rows, ended = step(scheduler)
         steps += 1
         if 0 in ended:
@@ -171,11 +171,11 @@ def test_all_wanted_rows_are_given_as_far_as_there_are_any() -> None:
     for _ in range(200):
         scheduler = make(max_step_tokens=chance.choice([16, 40, 512]), max_sequences=8, prefix_cache=False)
         lengths = [chance.choice([1, 2, 7, 30, 200]) for _ in range(chance.randint(1, 8))]
-        for stream, length in enumerate(lengths):
-            arrive(scheduler, stream, [1 + stream] * length)
+        for sequence_id, length in enumerate(lengths):
+            arrive(scheduler, sequence_id, [1 + sequence_id] * length)
         rows, _ = step(scheduler)
         assert sum(rows.values()) == min(scheduler.limits.max_step_tokens, sum(lengths))
-        assert all(1 <= rows[stream] <= length for stream, length in enumerate(lengths))
+        assert all(1 <= rows[sequence_id] <= length for sequence_id, length in enumerate(lengths))
 
 
 # Thousands of waiting requests ---------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ class Compared(tuple[float, int]):
 
 def crowded(waiting: int, same: bool) -> Scheduler:
     scheduler = make(max_sequences=4, max_waiting=100_000)
-    for stream in range(waiting):
-        prompt = [1] * 9 if same else [1 + stream % 40, stream // 40 % 40 + 1, stream // 1600 + 1]
-        arrive(scheduler, stream, prompt, priority=stream % 7, at=stream, tokens=50, deadline=1e6 + stream % 100)
+    for number in range(waiting):
+        prompt = [1] * 9 if same else [1 + number % 40, number // 40 % 40 + 1, number // 1600 + 1]
+        arrive(scheduler, number, prompt, priority=number % 7, at=number, tokens=50, deadline=1e6 + number % 100)
     for _ in range(8):
         step(scheduler)
     assert len(scheduler.running) == 4
@@ -241,8 +241,8 @@ def test_a_step_looks_at_few_of_the_requests_that_wait_for_one_text() -> None:
     costs = []
     for waiting in (200, 5000):
         scheduler = make(max_sequences=4, max_waiting=100_000, max_step_tokens=16)
-        for stream in range(waiting):
-            arrive(scheduler, stream, [1] * 200)
+        for sequence_id in range(waiting):
+            arrive(scheduler, sequence_id, [1] * 200)
         costs.append(operations(lambda scheduler=scheduler: step(scheduler)))  # type: ignore[misc]
     assert costs[0] == costs[1]
 
@@ -264,8 +264,8 @@ def test_arrival_and_cancel_cost_about_the_same_with_50_or_5000_waiting() -> Non
 
 def test_thousands_of_equal_prompts_are_admitted_as_others_end_and_all_end() -> None:
     scheduler = make(max_sequences=64, max_waiting=10_000, max_step_tokens=128)
-    for stream in range(3000):
-        arrive(scheduler, stream, [*range(1, 30)], tokens=2)
+    for sequence_id in range(3000):
+        arrive(scheduler, sequence_id, [*range(1, 30)], tokens=2)
     steps, ended = 0, []
     while scheduler.has_work:
         ended += step(scheduler)[1]

@@ -24,16 +24,16 @@ def make(**more: Any) -> Scheduler:
 
 
 def arrive(
-    scheduler: Scheduler, stream: int, prompt: list[int], salt: str = "", priority: int = 0, tokens: int = 9
+    scheduler: Scheduler, sequence_id: int, prompt: list[int], salt: str = "", priority: int = 0, tokens: int = 9
 ) -> None:
     generate = replace(request(prompt, max_tokens=tokens, ignore_eos=True), cache_salt=salt, priority=priority)
-    assert scheduler.handle(Arrived(generate, stream)) == []
+    assert scheduler.handle(Arrived(generate, sequence_id)) == []
 
 
 def step(scheduler: Scheduler, token: int = 30) -> list[tuple[int, list[int], int]]:
-    """One step in which every text gets `token`: (stream, tokens, start) of each."""
-    work, streams, _ = token_for_each(scheduler, token)
-    return [(stream, item.tokens, item.start) for stream, item in zip(streams, work.items, strict=True)]
+    """One step in which every text gets `token`: (sequence_id, tokens, start) of each."""
+    work, sequence_ids, _ = token_for_each(scheduler, token)
+    return [(sequence_id, item.tokens, item.start) for sequence_id, item in zip(sequence_ids, work.items, strict=True)]
 
 
 def run_out(scheduler: Scheduler, token: int = 30) -> list[Any]:
@@ -45,9 +45,9 @@ def run_out(scheduler: Scheduler, token: int = 30) -> list[Any]:
     return ends
 
 
-def served(scheduler: Scheduler, prompt: list[int], stream: int = 99, **more: Any) -> None:
+def served(scheduler: Scheduler, prompt: list[int], sequence_id: int = 99, **more: Any) -> None:
     """A request that ran to its end."""
-    arrive(scheduler, stream, prompt, **more)
+    arrive(scheduler, sequence_id, prompt, **more)
     run_out(scheduler)
 
 
@@ -125,7 +125,7 @@ def test_rejected_drafts_are_never_found() -> None:
     arrive(scheduler, 1, TEXT[:6], tokens=20)
     step(scheduler, token=7)
     [sequence] = scheduler.running
-    work, _ = placed(scheduler, {sequence.id: Draft([8, 9, 10, 11])})
+    work, _ = placed(scheduler, {sequence.sequence_id: Draft([8, 9, 10, 11])})
     assert work.items[0].draft.tokens == [8, 9, 10, 11]
     done(scheduler, Verdict([8, 40], 1))
     scheduler.handle(Cancelled(1))
@@ -137,8 +137,8 @@ def test_rejected_drafts_are_never_found() -> None:
 def test_different_salts_share_nothing_and_equal_ones_do() -> None:
     scheduler = make()
     served(scheduler, TEXT, salt="a")
-    for stream, salt in ((1, "b"), (2, ""), (3, "a")):
-        arrive(scheduler, stream, TEXT, salt=salt)
+    for sequence_id, salt in ((1, "b"), (2, ""), (3, "a")):
+        arrive(scheduler, sequence_id, TEXT, salt=salt)
     assert step(scheduler) == [(1, TEXT, 0), (2, TEXT, 0), (3, TEXT[16:], 16)]
     pages = [page for sequence in scheduler.running for page in sequence.pages]
     assert len(pages) == len(set(pages))
@@ -156,7 +156,7 @@ def with_one_preempted(pages: int) -> Scheduler:
 
 def test_a_preempted_sequence_finds_its_computed_pages() -> None:
     scheduler = with_one_preempted(pages=6)
-    assert [sequence.stream for sequence in scheduler.waiting] == [2]
+    assert [sequence.sequence_id for sequence in scheduler.waiting] == [2]
     computed = scheduler.waiting.first().length - 1  # type: ignore[union-attr]
     scheduler.handle(Cancelled(1))
     [(_, tokens, start)] = step(scheduler)
@@ -167,7 +167,7 @@ def test_a_preempted_sequence_finds_its_computed_pages() -> None:
 def test_the_page_that_was_filled_in_the_step_before_a_preemption_is_found_too() -> None:
     scheduler = with_one_preempted(pages=5)
     waiting = scheduler.waiting.first()
-    assert waiting is not None and (waiting.stream, waiting.length) == (2, 9)
+    assert waiting is not None and (waiting.sequence_id, waiting.length) == (2, 9)
     scheduler.handle(Cancelled(1))
     assert step(scheduler) == [(2, [30], 8)]
     run_out(scheduler)
@@ -206,8 +206,8 @@ def test_without_prefix_cache_everything_is_computed() -> None:
 
 def test_choices_of_one_request_compute_their_prompt_once() -> None:
     scheduler = make()
-    for stream in (1, 2, 3):
-        arrive(scheduler, stream, TEXT[:10])
+    for sequence_id in (1, 2, 3):
+        arrive(scheduler, sequence_id, TEXT[:10])
     assert step(scheduler) == [(1, TEXT[:10], 0)]
     work, _ = placed(scheduler)
     # Two whole pages are shared; of the third each gets a copy, in which the prompt's ninth token is there.
@@ -222,8 +222,8 @@ def test_choices_of_one_request_compute_their_prompt_once() -> None:
 
 def test_a_prompt_that_fills_its_pages_needs_no_copy() -> None:
     scheduler = make()
-    for stream in (1, 2):
-        arrive(scheduler, stream, TEXT[:9])
+    for sequence_id in (1, 2):
+        arrive(scheduler, sequence_id, TEXT[:9])
     step(scheduler)
     work, _ = placed(scheduler)
     assert work.copies == [] and [(item.tokens, item.start) for item in work.items] == [([30], 9), ([9], 8)]
@@ -236,8 +236,8 @@ def test_a_prompt_waits_for_the_sequence_that_computes_its_beginning_and_others_
     arrive(scheduler, 2, [*TEXT[:14], 40, 41])
     arrive(scheduler, 3, [45, 46])
     # 10 of 20 tokens are computed; the second wants 12 of them, and the third isn't held up by it.
-    assert [stream for stream, _, _ in step(scheduler)] == [1, 3]
-    assert [sequence.stream for sequence in scheduler.waiting] == [2]
+    assert [sequence_id for sequence_id, _, _ in step(scheduler)] == [1, 3]
+    assert [sequence.sequence_id for sequence in scheduler.waiting] == [2]
     assert (2, [13, 14, 40, 41], 12) in step(scheduler)
 
 
@@ -253,8 +253,8 @@ def test_a_sequence_does_not_wait_for_one_behind_it_in_order() -> None:
 @pytest.mark.parametrize("how", ["cancelled", "preempted"])
 def test_when_the_sequence_that_computes_a_prompt_leaves_the_next_takes_over(how: str) -> None:
     scheduler = make(max_step_tokens=10, max_sequences=4)
-    for stream in (1, 2, 3):
-        arrive(scheduler, stream, TEXT)
+    for sequence_id in (1, 2, 3):
+        arrive(scheduler, sequence_id, TEXT)
     assert step(scheduler) == [(1, TEXT[:10], 0)]
     if how == "cancelled":
         scheduler.handle(Cancelled(1))
@@ -278,8 +278,8 @@ def test_a_prompt_computed_again_can_be_copied_again() -> None:
 
 def test_sequences_that_wait_for_a_text_can_be_cancelled_and_are_counted() -> None:
     scheduler = make(max_step_tokens=10, max_waiting=2)
-    for stream in (1, 2):
-        arrive(scheduler, stream, TEXT)
+    for sequence_id in (1, 2):
+        arrive(scheduler, sequence_id, TEXT)
     step(scheduler)
     assert len(scheduler.waiting) == 1
     arrive(scheduler, 3, TEXT)
@@ -307,7 +307,7 @@ def test_the_text_is_the_same_with_the_cache_and_without(guess: Guess | None, pa
     prompts = [[*TEXT[: 3 + k % 9], k % 7] for k in range(30)]
     wanted = [replace(request(p, max_tokens=20), cache_salt=("", "a")[k % 3 == 0]) for k, p in enumerate(prompts)]
     runner, plain = PagedFake(pages), PagedFake(pages)
-    runner.salts = plain.salts = {id: each.cache_salt for id, each in enumerate(wanted, 1)}
+    runner.salts = plain.salts = {number: each.cache_salt for number, each in enumerate(wanted)}
     outcomes, scheduler = run_all(runner, wanted, guess)
     without, _ = run_all(plain, wanted, guess, prefix_cache=False)
     assert [each.ids for each in outcomes] == [each.ids for each in without]

@@ -78,8 +78,8 @@ def test_after_a_preemption_what_was_scored_is_found_in_the_cache_and_not_sent_a
 def test_rows_with_logits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PROMPT_LOGITS_BYTES", 6 * VOCABULARY * 4)
     scheduler = Scheduler(Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=40, max_step_tokens=64))
-    for stream in range(2):
-        scheduler.handle(Arrived(request(PROMPT, max_tokens=1, prompt_logprobs=0), stream))
+    for sequence_id in range(2):
+        scheduler.handle(Arrived(request(PROMPT, max_tokens=1, prompt_logprobs=0), sequence_id))
     scheduler.handle(Arrived(replace(request(PROMPT, max_tokens=1), cache_salt="other"), 2))
     work, _ = placed(scheduler)
     assert [(len(item.tokens), len(item.scored)) for item in work.items] == [(7, 7), (1, 1), (30, 0)]

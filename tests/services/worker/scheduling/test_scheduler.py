@@ -43,9 +43,9 @@ def make(**more: Any) -> Scheduler:
     return Scheduler(Limits(**limits))
 
 
-def arrive(scheduler: Scheduler, stream: int = 1, prompt: list[int] | None = None, **more: Any) -> list[Any]:
+def arrive(scheduler: Scheduler, sequence_id: int = 1, prompt: list[int] | None = None, **more: Any) -> list[Any]:
     deadline = more.pop("deadline", None)
-    return scheduler.handle(Arrived(request(prompt or [1, 2, 3], **more), stream, deadline))
+    return scheduler.handle(Arrived(request(prompt or [1, 2, 3], **more), sequence_id, deadline))
 
 
 def step(scheduler: Scheduler, *drafts: list[int] | Draft) -> list[tuple[list[int], int, list[int], bool]]:
@@ -70,7 +70,7 @@ def emitted(out: list[Output]) -> list[list[int]]:
 
 def ended(out: list[Output]) -> list[tuple[int, bool]]:
     """Sequences that are no more, and whether others may learn from them."""
-    return [(item.sequence.id, item.learn) for item in out if isinstance(item, SequenceEnded)]
+    return [(item.sequence.sequence_id, item.learn) for item in out if isinstance(item, SequenceEnded)]
 
 
 # The way of a request ----------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ def test_a_tree_without_pages_for_branches_is_its_first_path() -> None:
 def test_pages_for_branches_are_those_of_all_trees_of_a_step() -> None:
     tree = Draft([5, 6, 7], "t", parents=[-1, -1, 0])
     scheduler = make(branch_pages=1)
-    for stream in (1, 2):
-        arrive(scheduler, stream, max_tokens=20)
+    for sequence_id in (1, 2):
+        arrive(scheduler, sequence_id, max_tokens=20)
     step(scheduler)
     done(scheduler, one(4), one(4))
     assert [work[2] for work in step(scheduler, tree, tree)] == [[5, 6, 7], [5, 7]]
@@ -246,8 +246,8 @@ def test_a_text_that_is_computed_again_has_no_draft() -> None:
 
 def test_drafts_share_the_rows_that_decoding_leaves() -> None:
     scheduler = make(max_step_tokens=16, max_sequences=4)
-    for stream in range(1, 5):
-        arrive(scheduler, stream, max_tokens=40)
+    for sequence_id in range(1, 5):
+        arrive(scheduler, sequence_id, max_tokens=40)
     step(scheduler)
     done(scheduler, *(one(4) for _ in range(4)))
     assert [len(work[2]) for work in step(scheduler, [5], [5] * 8, [5] * 8, [5])] == [1, 8, 3, 0]
@@ -418,9 +418,9 @@ def test_the_statistics_count_draft_tokens_and_never_the_bonus() -> None:
 # Refusals ----------------------------------------------------------------------------------------------
 
 
-def refusal(scheduler: Scheduler, stream: int = 1, **more: Any) -> Failed:
-    [fail] = arrive(scheduler, stream, **more)
-    assert isinstance(fail, Fail) and fail.stream == stream
+def refusal(scheduler: Scheduler, sequence_id: int = 1, **more: Any) -> Failed:
+    [fail] = arrive(scheduler, sequence_id, **more)
+    assert isinstance(fail, Fail) and fail.sequence_id == sequence_id
     return fail.failed
 
 
@@ -490,9 +490,9 @@ def test_a_deadline_ends_running_and_waiting_requests() -> None:
     arrive(scheduler, 2, deadline=5.0)
     assert scheduler.next_deadline == 5.0
     fail, _ = scheduler.handle(DeadlinePassed(5.0))
-    assert (fail.stream, fail.failed.reason) == (2, "deadline")
+    assert (fail.sequence_id, fail.failed.reason) == (2, "deadline")
     fail, _ = scheduler.handle(DeadlinePassed(11.0))
-    assert fail.stream == 1
+    assert fail.sequence_id == 1
     scheduler.check_idle()
 
 
@@ -503,8 +503,8 @@ def test_a_sequence_the_engine_fails_ends_alone() -> None:
     step(scheduler)
     out = done(scheduler, Verdict([], 0, failure="not finite"), one(4))
     fail, _, emit = out
-    assert (fail.stream, fail.failed.reason, fail.failed.message) == (1, "engine", "not finite")
-    assert emit.stream == 2 and ended(out) == [(1, False)]
+    assert (fail.sequence_id, fail.failed.reason, fail.failed.message) == (1, "engine", "not finite")
+    assert emit.sequence_id == 2 and ended(out) == [(1, False)]
 
 
 def test_a_failed_engine_fails_every_request_retryably() -> None:
@@ -514,7 +514,7 @@ def test_a_failed_engine_fails_every_request_retryably() -> None:
     step(scheduler)
     # In the middle of a step.
     fails = [item for item in scheduler.handle(EngineFailed("gone")) if isinstance(item, Fail)]
-    assert [(f.stream, f.failed.reason, f.failed.retryable) for f in fails] == [
+    assert [(f.sequence_id, f.failed.reason, f.failed.retryable) for f in fails] == [
         (1, "engine", True),
         (2, "engine", True),
     ]
@@ -570,7 +570,7 @@ def test_no_request_passes_one_that_waits_for_pages() -> None:
     arrive(scheduler, 2, prompt=[1] * 13, max_tokens=2)
     arrive(scheduler, 3, prompt=[1], max_tokens=2)
     assert len(step(scheduler)) == 1
-    assert [sequence.stream for sequence in scheduler.waiting] == [2, 3]
+    assert [sequence.sequence_id for sequence in scheduler.waiting] == [2, 3]
 
 
 def test_a_lower_priority_number_goes_first() -> None:

@@ -90,9 +90,9 @@ class World:
         salt = chance.choice(["", "", "a", "b"])
         priority = chance.choice([0, 0, 0, -3, 5, 100])
         for _ in range(chance.choice([1, 1, 1, 2, 4])):
-            stream = len(self.told)
+            sequence_id = len(self.told)
             deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
-            told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
+            told = self.told[sequence_id] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
             if chance.random() < 0.2:
                 told.scored, told.max_tokens = True, chance.choice([0, 1, 20])
             method = chance.choice(["", "", "ngram", "auto", "off"])
@@ -102,20 +102,19 @@ class World:
                 priority=priority,
                 namespace=chance.choice(["", "n", "m"]),
             )
-            self.hear(self.scheduler.handle(Arrived(generate, stream, deadline, self.now)))
-            if (sequence := self.scheduler.sequence_of(stream)) is not None:
-                self.runner.salts[sequence.id] = salt
+            self.hear(self.scheduler.handle(Arrived(generate, sequence_id, deadline, self.now)))
+            self.runner.salts[sequence_id] = salt
 
     def cancel(self) -> None:
-        stream = self.chance.randrange(len(self.told) or 1)
-        if stream in self.told and not self.told[stream].ends:
-            self.told[stream].cancelled = True
-        self.hear(self.scheduler.handle(Cancelled(stream)))
+        sequence_id = self.chance.randrange(len(self.told) or 1)
+        if sequence_id in self.told and not self.told[sequence_id].ends:
+            self.told[sequence_id].cancelled = True
+        self.hear(self.scheduler.handle(Cancelled(sequence_id)))
 
     def hear(self, out: list[Output]) -> None:
         for item in out:
             if isinstance(item, Emit):
-                told = self.told[item.stream]
+                told = self.told[item.sequence_id]
                 assert not told.ends and not told.cancelled and item.tokens.seq == len(told.ids)
                 if (scored := item.tokens.prompt_logprobs) is not None:
                     assert told.scored and not item.tokens.ids and scored.begin == len(told.scores) + 1
@@ -125,16 +124,16 @@ class World:
                 assert sum(run.length for run in item.tokens.runs) == len(item.tokens.ids)
                 told.ids += item.tokens.ids
             elif isinstance(item, Finish):
-                self.told[item.stream].ends.append(item.finished)
+                self.told[item.sequence_id].ends.append(item.finished)
             elif isinstance(item, Fail):
-                self.told[item.stream].ends.append(item.failed)
+                self.told[item.sequence_id].ends.append(item.failed)
 
     def step(self) -> None:
         chance, scheduler = self.chance, self.scheduler
         plan = scheduler.schedule()
         sequences = [item.sequence for item in plan.items]
-        drafts = {each.id: self.guess(each) for each in sequences if chance.random() < 0.9}
-        work = scheduler.place(drafts, {each.id: DraftBudget(3) for each in sequences})
+        drafts = {each.sequence_id: self.guess(each) for each in sequences if chance.random() < 0.9}
+        work = scheduler.place(drafts, {each.sequence_id: DraftBudget(3) for each in sequences})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
         assert sum(len(item.scored) for item in work.items) <= SCORED_ROWS + len(work.items)
         for item, sequence in zip(work.items, sequences, strict=True):
@@ -236,13 +235,13 @@ def test_the_oldest_request_ends_while_new_ones_keep_arriving() -> None:
         Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=17, max_waiting=10_000, method="naive", max_sequences=8)
     )
     world.context = 64
-    for stream in range(300):
-        told = world.told[stream] = Told([1 + stream % 40] * 30, 30, None)
-        world.hear(world.scheduler.handle(Arrived(request(told.prompt, max_tokens=30), stream, None)))
+    for sequence_id in range(300):
+        told = world.told[sequence_id] = Told([1 + sequence_id % 40] * 30, 30, None)
+        world.hear(world.scheduler.handle(Arrived(request(told.prompt, max_tokens=30), sequence_id, None)))
         world.turn()
-    ended = [stream for stream, told in world.told.items() if told.ends]
+    ended = [sequence_id for sequence_id, told in world.told.items() if told.ends]
     # In the order of their arrival, whatever was preempted meanwhile.
     assert ended == list(range(len(ended))) and len(ended) >= 8
-    for stream in world.told:
-        world.hear(world.scheduler.handle(Cancelled(stream)))
+    for sequence_id in world.told:
+        world.hear(world.scheduler.handle(Cancelled(sequence_id)))
     world.scheduler.check_idle()

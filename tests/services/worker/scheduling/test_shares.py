@@ -37,23 +37,23 @@ class Worker:
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.scheduler = Scheduler(limits)
-        self.streams = 0
+        self.sent = 0
         self.at = 0.0
         # Tokens computed or generated, by key.
         self.used: dict[str, int] = {}
         self.admitted: list[Sequence] = []
 
     def send(self, generate: Generate) -> int:
-        self.streams += 1
+        self.sent += 1
         self.at += 0.001
-        out = self.scheduler.handle(Arrived(generate, self.streams, at=self.at))
+        out = self.scheduler.handle(Arrived(generate, self.sent, at=self.at))
         assert not any(isinstance(each, Fail) for each in out)
-        return self.streams
+        return self.sent
 
     def step(self) -> None:
         before = set(self.scheduler.running)
         plan = self.scheduler.schedule()
-        self.admitted += sorted((set(self.scheduler.running) - before), key=lambda each: each.id)
+        self.admitted += sorted((set(self.scheduler.running) - before), key=lambda each: each.sequence_id)
         for item in plan.items:
             caller = item.sequence.generate.caller
             self.used[caller] = self.used.get(caller, 0) + item.count
@@ -70,15 +70,15 @@ def test_a_key_that_sends_one_request_does_not_wait_for_the_hundred_of_another()
         worker.send(of("many"))
     late = worker.send(of("one"))
     worker.step()
-    assert late in [each.stream for each in worker.scheduler.running]
+    assert late in [each.sequence_id for each in worker.scheduler.running]
 
 
 def test_requests_without_a_key_are_one_key_and_keep_their_order() -> None:
     worker = Worker()
-    streams = [worker.send(of("", answer=3)) for _ in range(40)]
+    sequence_ids = [worker.send(of("", answer=3)) for _ in range(40)]
     while worker.scheduler.has_work:
         worker.step()
-    assert [each.stream for each in worker.admitted] == streams
+    assert [each.sequence_id for each in worker.admitted] == sequence_ids
 
 
 def test_priority_orders_the_requests_of_a_key_and_takes_nothing_from_another() -> None:
@@ -128,12 +128,12 @@ def test_what_busy_keys_really_get_differs_by_no_more_than_running_requests(seed
     for _ in range(3000):
         for key, (prompt, answer) in kinds.items():
             while sum(each.generate.caller == key for each in worker.scheduler.waiting) < 10:
-                stream = worker.send(of(key, prompt, answer))
-                ends[stream] = chance.randint(1, answer) if key in ("asks for all", "hangs up") else answer
+                sequence_id = worker.send(of(key, prompt, answer))
+                ends[sequence_id] = chance.randint(1, answer) if key in ("asks for all", "hangs up") else answer
         worker.step()
         for each in list(worker.scheduler.running):
-            if each.generated >= ends[each.stream]:
-                worker.scheduler.handle(Cancelled(each.stream))
+            if each.generated >= ends[each.sequence_id]:
+                worker.scheduler.handle(Cancelled(each.sequence_id))
     most = max(prompt for prompt, _ in kinds.values()) + ANSWER
     assert max(worker.used.values()) - min(worker.used.values()) <= most * (1 + slots)
 
@@ -155,12 +155,12 @@ def test_a_key_that_was_idle_has_saved_nothing_and_one_that_was_alone_owes_nothi
 
 def test_one_that_was_preempted_comes_back_before_later_ones_of_its_key() -> None:
     worker = Worker(limits(pages=12, max_sequences=4))
-    streams = [worker.send(of("a", prompt=8, answer=30)) for _ in range(6)]
+    sequence_ids = [worker.send(of("a", prompt=8, answer=30)) for _ in range(6)]
     while worker.scheduler.has_work:
         worker.step()
     assert worker.scheduler.preemptions > 0
-    first = list(dict.fromkeys(each.stream for each in worker.admitted))
-    assert first == streams
+    first = list(dict.fromkeys(each.sequence_id for each in worker.admitted))
+    assert first == sequence_ids
     worker.scheduler.check_idle()
 
 

@@ -14,7 +14,7 @@ LIMITS = Limits(vocab_size=1000, max_context=64, eos_token_ids=(), page_tokens=4
 
 
 def sequence(id: int, at: float = 0.0) -> Sequence:
-    return make_sequence(Arrived(request([1, 2, 3]), id, None, at), id, LIMITS, {})
+    return make_sequence(Arrived(request([1, 2, 3]), id, None, at), LIMITS, {})
 
 
 def test_a_sequence_behind_another_is_not_first_until_the_text_is_there() -> None:

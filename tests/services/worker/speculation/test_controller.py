@@ -66,17 +66,17 @@ class Proposer:
     look = collect
 
     def forget(self, sequence: Any, learn: bool) -> None:
-        self.forgotten.append((sequence.id, learn))
+        self.forgotten.append((sequence.sequence_id, learn))
 
     def _answer(self, asks: list[Ask], ahead: bool) -> Answer:
-        asked = {ask.sequence.id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
+        asked = {ask.sequence.sequence_id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
         drafts = [self.draft(ask) for ask in asks] if not self.silent else []
         return Answer(drafts, asked, ahead, not self.silent, self.seconds)
 
     def draft(self, ask: Ask) -> tuple[int, int, Draft]:
         text = [*ask.sequence.token_ids, *ask.ahead]
         tokens = cycle(text[-1] + 7 * self.wrong, ask.budget)
-        return ask.sequence.id, len(text), Draft(tokens, "s", 5, confidence=[self.confidence] * len(tokens))
+        return ask.sequence.sequence_id, len(text), Draft(tokens, "s", 5, confidence=[self.confidence] * len(tokens))
 
 
 class World:
@@ -92,9 +92,9 @@ class World:
         self.new: list[NewSequence] = []
         self.seconds = 0.0
 
-    def arrive(self, stream: int = 1, **more: Any) -> None:
-        generate = replace(request([100 + stream, 101, 102], max_tokens=more.pop("max_tokens", 400)), **more)
-        self.scheduler.handle(Arrived(generate, stream))
+    def arrive(self, sequence_id: int = 1, **more: Any) -> None:
+        generate = replace(request([100 + sequence_id, 101, 102], max_tokens=more.pop("max_tokens", 400)), **more)
+        self.scheduler.handle(Arrived(generate, sequence_id))
 
     def step(self) -> list[int]:
         """Tokens of the drafts of a step, by sequence."""
@@ -128,8 +128,8 @@ class World:
 
 def test_a_step_waits_once_for_those_that_have_no_draft_and_the_rest_is_asked_ahead() -> None:
     world = World("suffix")
-    for stream in range(3):
-        world.arrive(stream)
+    for sequence_id in range(3):
+        world.arrive(sequence_id)
     world.step()
     assert world.proposer.waited == [], "a prompt is computed first"
     world.step()
@@ -229,7 +229,7 @@ def test_one_namespace_learns_nothing_of_another() -> None:
 )
 def test_invalid_drafts_are_refused_and_change_nothing(draft: Draft) -> None:
     world = World()
-    world.proposer.draft = lambda ask: (ask.sequence.id, len(ask.sequence.token_ids), draft)  # type: ignore[method-assign]
+    world.proposer.draft = lambda ask: (ask.sequence.sequence_id, len(ask.sequence.token_ids), draft)  # type: ignore[method-assign]
     world.arrive()
     assert sum(world.run(5)) == 0
     assert world.controller.counts.refused > 0 and world.known.prepared is None
@@ -242,8 +242,8 @@ def test_drafts_for_others_and_for_texts_that_went_on_are_late() -> None:
     [known] = world.controller._known.values()
     text = known.sequence.token_ids
     stale = Answer(
-        [(known.sequence.id, len(text) - 3, Draft([1, 2], "s")), (99, 4, Draft([1], "s"))],
-        {known.sequence.id: (len(text) - 3, []), 99: (4, [])},
+        [(known.sequence.sequence_id, len(text) - 3, Draft([1, 2], "s")), (99, 4, Draft([1], "s"))],
+        {known.sequence.sequence_id: (len(text) - 3, []), 99: (4, [])},
         True,
         True,
         0.0,
@@ -301,8 +301,8 @@ class Head:
         self.reading_seconds = 0.0
         self.arrive()
 
-    def arrive(self, stream: int = 1) -> None:
-        self.world.arrive(stream, max_tokens=4000)
+    def arrive(self, sequence_id: int = 1) -> None:
+        self.world.arrive(sequence_id, max_tokens=4000)
         [sequence] = self.world.scheduler.waiting
         sequence.drafter = "eagle3"
 
@@ -356,9 +356,9 @@ def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then(
     head = Head(world, wrong=True, seconds=2e-4)
     head.run(200)
     assert sum(budget > 0 for budget in head.budgets[50:]) <= 8
-    for stream in range(2, 6):
-        world.end(world.scheduler.handle(Cancelled(stream - 1)))
-        head.arrive(stream)
+    for sequence_id in range(2, 6):
+        world.end(world.scheduler.handle(Cancelled(sequence_id - 1)))
+        head.arrive(sequence_id)
         head.run(100)
     # The last of these requests knows what the others have learned.
     assert 0 < sum(budget > 0 for budget in head.budgets[-100:]) <= 4
@@ -497,7 +497,7 @@ def test_text_drafts_are_asked_for_while_the_workers_head_drafts() -> None:
 @pytest.mark.parametrize("token", [-1, Profile().vocab_size, Profile().vocab_size + 1])
 def test_a_draft_token_outside_the_vocabulary_is_refused_and_counted_from_either_kind_of_drafter(token: int) -> None:
     world = World("ngram")
-    world.proposer.draft = lambda ask: (ask.sequence.id, len(ask.sequence.token_ids), Draft([token]))  # type: ignore
+    world.proposer.draft = lambda ask: (ask.sequence.sequence_id, len(ask.sequence.token_ids), Draft([token]))  # type: ignore
     world.arrive()
     assert world.run(6) == [0] * 6 and world.controller.counts.refused >= 5
     own = World("eagle3", head="eagle3")

@@ -3,6 +3,7 @@ of the model's. For the tests of drafters with a network of their own."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,7 @@ class World:
         self.scheduler = Scheduler(limits_of(runner.facts, method=method, **limits))
         self.drafts = GuardedController(Controller(self.scheduler.limits, Proposers(_no_proposer)))
         self.answers: list[Answer] = []
+        self._sequence_ids = itertools.count(1)
         self.engine = Engine(
             self.scheduler, runner, self.drafts, deliver=self._deliver, failed=pytest.fail, now=time.monotonic
         )
@@ -78,17 +80,17 @@ class World:
 
     def run(self, *requests: Generate) -> list[Outcome]:
         self.answers.clear()
-        outcomes = [Outcome() for _ in requests]
-        for stream, each in enumerate(requests):
-            self.scheduler.handle(Arrived(each, stream))
+        outcomes = {next(self._sequence_ids): Outcome() for _ in requests}
+        for sequence_id, each in zip(outcomes, requests, strict=True):
+            self.scheduler.handle(Arrived(each, sequence_id))
         while self.scheduler.has_work:
             self.engine.step()
         for answer in self.answers:
             if isinstance(answer, Emit):
-                outcomes[answer.stream].ids += answer.tokens.ids
+                outcomes[answer.sequence_id].ids += answer.tokens.ids
             elif isinstance(answer, Finish | Fail):
-                outcomes[answer.stream].end = answer.finished if isinstance(answer, Finish) else answer.failed
-        return outcomes
+                outcomes[answer.sequence_id].end = answer.finished if isinstance(answer, Finish) else answer.failed
+        return [*outcomes.values()]
 
 
 def _no_proposer() -> Any:

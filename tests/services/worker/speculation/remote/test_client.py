@@ -77,8 +77,8 @@ class World:
     def ask(self, *more: Ask) -> None:
         self.link.ask([self.asking(1, self.text), *more])
 
-    def asking(self, id: int, text: list[int]) -> Ask:
-        return Ask(text_of(id, text), 5)
+    def asking(self, sequence_id: int, text: list[int]) -> Ask:
+        return Ask(text_of(sequence_id, text), 5)
 
     def collect(self) -> list[tuple[int, int, Draft]]:
         answer = self.link.collect()
@@ -93,9 +93,10 @@ class World:
         return drafts
 
 
-def text_of(id: int, text: list[int], **fields: Any) -> Any:
+def text_of(sequence_id: int, text: list[int], **fields: Any) -> Any:
     generate = replace(request(text[:3]), **fields)
-    return SimpleNamespace(id=id, token_ids=text, prompt_tokens=3, method="ngram", trees=False, generate=generate)
+    told = {"prompt_tokens": 3, "method": "ngram", "trees": False, "generate": generate}
+    return SimpleNamespace(sequence_id=sequence_id, token_ids=text, **told)
 
 
 def forget(world: World, *sequence_ids: int) -> None:

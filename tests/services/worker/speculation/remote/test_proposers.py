@@ -66,12 +66,12 @@ class World:
         return [message for wire in self.wires if wire.endpoint == f"ipc://{number}" for message in wire.sent]
 
 
-def sequence(id: int, namespace: str) -> Any:
+def sequence(sequence_id: int, namespace: str) -> Any:
     generate = Generate(
-        request_id=str(id), attempt=0, token_ids=[1, 2], prompt_tokens=2, sampling=Sampling(), namespace=namespace
+        request_id="r", attempt=0, token_ids=[1, 2], prompt_tokens=2, sampling=Sampling(), namespace=namespace
     )
     fields = {"prompt_tokens": 2, "method": "ngram", "trees": False, "drafter": ""}
-    return SimpleNamespace(id=id, token_ids=[1, 2, 3], generate=generate, **fields)
+    return SimpleNamespace(sequence_id=sequence_id, token_ids=[1, 2, 3], generate=generate, **fields)
 
 
 def test_namespaces_are_shared_out_and_every_worker_finds_the_same_owner() -> None:
