@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from mesh.actor import Call, Home
 from mesh.cell import Cell
 from mesh.envelope import (
-    BLOCKING,
     AcceptorBundle,
     AskRecord,
     Cancel,
@@ -69,7 +68,6 @@ class AcceptedPeer:
         self.routing_id = routing_id
         self.name = hello.name
         self.epoch = hello.epoch
-        self.blocking = bool(hello.flags & BLOCKING)
         self.heard = node.clock.now()
         self.left = False  # it has said Farewell
         self.calls: dict[int, Mail] = {}

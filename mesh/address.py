@@ -58,6 +58,6 @@ def check_name(name: str) -> str:
     return name
 
 
-def routing_id(name: str, epoch: int, number: int, tag: str = "") -> bytes:
+def routing_id(name: str, epoch: int, number: int) -> bytes:
     """How an acceptor knows a dialler's connection: a restart (epoch) or a new socket (number) makes a new one."""
-    return f"{name}|{epoch:x}|{tag}{number}".encode()
+    return f"{name}|{epoch:x}|{number}".encode()

@@ -41,7 +41,7 @@ class RawFrame:
 
 
 class Codec:
-    """A table of kinds. Not for use by several threads at once: a second thread takes `fork()`."""
+    """A table of kinds. For one thread."""
 
     def __init__(self, kinds: Mapping[str, type[msgspec.Struct]], max_body: int = MAX_BODY) -> None:
         self.max_body = max_body
@@ -58,10 +58,6 @@ class Codec:
             kind: msgspec.msgpack.Decoder(struct, dec_hook=self._index_to_buffer).decode
             for kind, struct in self.kinds.items()
         }
-
-    def fork(self) -> Codec:
-        """The same table for another thread."""
-        return Codec(self.kinds, self.max_body)
 
     def kind_of(self, message_type: type[Any]) -> str:
         """The kind of a message type. Raises UnknownKind."""

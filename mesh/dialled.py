@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from mesh.accepted import RECORD_WEIGHT, weight_of_call
 from mesh.actor import Home
@@ -55,6 +56,15 @@ class DiallingNode(Home, Protocol):
         ...
 
 
+class _Ask(NamedTuple):
+    """One that waits for its answer."""
+
+    kind: str
+    started: float
+    tell: Callable[[Any], None]
+    timer: Timer
+
+
 class DialledPeer:
     """One per remote endpoint. Implements mesh.transport.LineOwner and mesh.ref.Peer."""
 
@@ -64,7 +74,6 @@ class DialledPeer:
         self.codec = node.codec
         self.clock = node.clock
         self.metrics = node.metrics
-        self.blocking = False
         self.left = False  # it has said Farewell
         self._said_farewell = False
         self._node = node
@@ -80,7 +89,7 @@ class DialledPeer:
         self._heard = -math.inf
         self._spoke = -math.inf
         self._busy_since = -math.inf
-        self._asks: dict[int, asyncio.Future[Answer]] = {}
+        self._asks: dict[int, _Ask] = {}
         self._streams: dict[int, StreamReader] = {}
         self._credit_due: set[StreamReader] = set()
         self._credit_timer: Timer | None = None
@@ -107,6 +116,17 @@ class DialledPeer:
     # What a Ref asks for -------------------------------------------------------------------------------
 
     async def ask(self, actor: str, message: Any, timeout: float) -> Any:
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        id = self.begin_ask(actor, message, timeout, partial(_settle, waiting))
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            self.cancel_ask(id)
+            raise
+
+    def begin_ask(self, actor: str, message: Any, timeout: float, tell: Callable[[Any], None]) -> int:
+        """`ask` without a task: `tell` is called once, with the answer or with the MeshError that ends the ask. Returns
+        its id, for `cancel_ask`. Raises what keeps it from being sent."""
         kind, body, raw = self.codec.encode(message)
         if timeout <= 0:
             raise DeadlineExceeded("no time was given")
@@ -115,28 +135,34 @@ class DialledPeer:
         record = AskRecord(id, actor, kind, _milliseconds(timeout), body, len(raw))
         if len(self._asks) >= MAX_CALLS or not self._put(record, raw):
             raise Busy(f"the outbox for {self.name} is full")
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asks[id] = waiting
         timer = self.clock.call_later(timeout, self._expired, id, timeout)
-        try:
-            answer = await waiting
-        except asyncio.CancelledError:
+        self._asks[id] = _Ask(kind, started, tell, timer)
+        return id
+
+    def cancel_ask(self, id: int) -> None:
+        """Nobody is told any more, and the far handler is cancelled. Does nothing when the ask has ended."""
+        if (found := self._asks.pop(id, None)) is not None:
+            found.timer.cancel()
             self._cancel(id)
-            raise
-        finally:
-            timer.cancel()
-            self._asks.pop(id, None)
-        self.metrics.round_trip(kind, self.clock.now() - started)
-        try:
-            return self.codec.decode(*answer) if answer[0] else None
-        except MeshError as error:
-            self.metrics.refuse(error.reason)
-            raise
 
     def _expired(self, id: int, timeout: float) -> None:
-        waiting = self._asks.get(id)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(DeadlineExceeded(f"no answer from {self.name} within {timeout:g} s"))
+        self._end_ask(id, DeadlineExceeded(f"no answer from {self.name} within {timeout:g} s"))
+
+    def _end_ask(self, id: int, answer: Answer | MeshError) -> None:
+        found = self._asks.pop(id, None)
+        if found is None:
+            self.metrics.drop("late_answer")
+            return
+        found.timer.cancel()
+        if isinstance(answer, MeshError):
+            found.tell(answer)
+            return
+        self.metrics.round_trip(found.kind, self.clock.now() - found.started)
+        try:
+            found.tell(self.codec.decode(*answer) if answer[0] else None)
+        except MeshError as error:
+            self.metrics.refuse(error.reason)
+            found.tell(error)
 
     # What a StreamReader asks for ------------------------------------------------------------------------
 
@@ -186,7 +212,7 @@ class DialledPeer:
         if not was_parting:
             self._end_all(PeerLost(f"the connection to {self.name} has ended: {why}"))
         elif self.busy or len(self.outbox):
-            self._dial()
+            self.connect()
 
     def writable(self) -> None:
         self.outbox.flush()
@@ -223,23 +249,14 @@ class DialledPeer:
                 stream.take(record, raw)
         elif isinstance(record, Reply):
             self.metrics.received(self.codec.known(record.kind), len(record.body))
-            self._answer(record.id, (record.kind, record.body, raw))
+            self._end_ask(record.id, (record.kind, record.body, raw))
         elif isinstance(record, Failure):
-            self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
+            self._end_ask(record.id, from_wire(record.reason[:200], record.message[:2000]))
         elif isinstance(record, End):
             if (stream := self._streams.get(record.id)) is not None:
                 stream.take(record)
         elif isinstance(record, Farewell):
             self._farewell(record)
-
-    def _answer(self, id: int, answer: Answer | MeshError) -> None:
-        waiting = self._asks.get(id)
-        if waiting is None or waiting.done():
-            self.metrics.drop("late_answer")
-        elif isinstance(answer, MeshError):
-            waiting.set_exception(answer)
-        else:
-            waiting.set_result(answer)
 
     def _welcome(self, record: Welcome, epoch: int) -> None:
         if self._session and (self._session, self.outbox.to_epoch) != (record.session, epoch):
@@ -288,13 +305,14 @@ class DialledPeer:
             if now - self._heard > self._timing.ping:
                 # No call is open, so any session of the peer will do: it may have restarted or dropped ours.
                 self._session = 0
-        if self._line is None:
-            self._dial()
+        self.connect()
         return now
 
-    def _dial(self) -> None:
-        self._waiting_since = self.clock.now()
-        self._line = self._node.dial(self.endpoint, self)
+    def connect(self) -> None:
+        """Dial, unless there is a line."""
+        if self._line is None:
+            self._waiting_since = self.clock.now()
+            self._line = self._node.dial(self.endpoint, self)
 
     def _say_hello(self) -> None:
         self._hello_due = True
@@ -333,9 +351,9 @@ class DialledPeer:
         self.outbox.clear()
         self._credit_due.clear()
         asks, self._asks = self._asks, {}
-        for waiting in asks.values():
-            if not waiting.done():
-                waiting.set_exception(error)
+        for ask in asks.values():
+            ask.timer.cancel()
+            ask.tell(error)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)
@@ -375,6 +393,15 @@ class DialledPeer:
     def _new_id(self) -> int:
         self._next_id += 1
         return self._next_id
+
+
+def _settle(waiting: asyncio.Future[Any], answer: Any) -> None:
+    if waiting.done():
+        return
+    if isinstance(answer, MeshError):
+        waiting.set_exception(answer)
+    else:
+        waiting.set_result(answer)
 
 
 def _milliseconds(timeout: float) -> int:

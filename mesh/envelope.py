@@ -21,13 +21,11 @@ import msgspec
 from mesh.errors import Malformed
 from mesh.transport import Frame
 
-VERSION = 4
+VERSION = 5
 MAX_RECORDS = 4096
 # A bundle is closed at this size; a single larger record travels alone.
 BUNDLE_BYTES = 256 * 1024
 BUNDLE_RECORDS = 512
-# Flag of Hello: the dialler reads only while it waits for an answer, so don't wait for its Farewell.
-BLOCKING = 2
 
 
 class MeshRecord(msgspec.Struct, array_like=True, gc=False):
@@ -39,7 +37,6 @@ class Hello(MeshRecord, tag=1):
 
     name: str
     epoch: int
-    flags: int = 0
 
 
 class AskRecord(MeshRecord, tag=3):

@@ -160,14 +160,13 @@ class Node:
         sender closes."""
         self._leaving = True
         told: list[DialledPeer | AcceptedPeer] = [peer for peer in self._dialled.values() if peer.reachable]
-        # A blocking link reads when it asks: it will find the Farewell then.
         told += self._accepted.values()
         for peer in told:
             peer.farewell()
         # Real time, whatever clock the node has: the sockets live by it.
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < timeout:
-            waiting = [peer for peer in told if not peer.left and not peer.blocking and not peer.outbox.closed]
+            waiting = [peer for peer in told if not peer.left and not peer.outbox.closed]
             if not waiting or (elapsed > self.timing.farewell and not any(len(p.outbox) for p in waiting)):
                 return
             await asyncio.sleep(0.002)
@@ -247,8 +246,7 @@ class Node:
 
     def _greet(self, identity: bytes, peer: AcceptedPeer | None, hello: Hello) -> AcceptedPeer | None:
         """The session that this Hello opens or keeps alive; None when it is refused."""
-        agrees = peer is not None and (peer.name, peer.epoch) == (hello.name, hello.epoch)
-        if not agrees and not identity.startswith(f"{hello.name}|{hello.epoch:x}|".encode()):
+        if not identity.startswith(f"{hello.name}|{hello.epoch:x}|".encode()):
             self.metrics.refuse("identity")
             return None
         if not 0 <= hello.epoch <= MAX_EPOCH:
@@ -298,7 +296,7 @@ class Node:
             if dialled.forgettable:
                 del self._dialled[dialled.endpoint]
         for accepted in list(self._accepted.values()):
-            if accepted.busy and not accepted.blocking and now - accepted.heard > timing.silence:
+            if accepted.busy and now - accepted.heard > timing.silence:
                 self.lose(accepted, PeerLost(f"nothing heard from {accepted.name}"))
             elif self._probes:
                 accepted.welcome()

@@ -88,7 +88,7 @@ class Transport(Protocol):
         ...
 
     def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> DialledLine:
-        """Connect in the background. Raises Insecure for an address that needs keys."""
+        """Connect in the background. Raises Insecure for an address that needs keys, NotReached without a socket."""
         ...
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:

@@ -16,6 +16,7 @@ import zmq
 from zmq.utils import z85
 
 from mesh.address import Endpoint, require_keys
+from mesh.errors import NotReached
 from mesh.security import CurveServer, FolderSecurity
 from mesh.transport import Frame, LineOwner, Listener, MessageLimits, Sent
 from mesh.transport.zmq_socket import (
@@ -56,8 +57,6 @@ class ZmqTransport:
         try:
             set_limits(socket, self._limits)
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            # A blocking link that reconnects keeps its routing id, perhaps before its loss was noticed.
-            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             if parsed.needs_keys:
                 assert self._security is not None
                 self._lock(socket, self._security.server(), listener)
@@ -78,7 +77,10 @@ class ZmqTransport:
         require_keys(parsed, self._security is not None, "dial")
         keys = self._security.client() if parsed.needs_keys and self._security else None
         connect = partial(Dealer, self._context, endpoint, routing_id, self._limits, keys)
-        line = ZmqLine(connect, owner, self._limits.frames, self._lines.discard)
+        try:
+            line = ZmqLine(connect, owner, self._limits.frames, self._lines.discard)
+        except zmq.ZMQError as error:
+            raise NotReached(f"no socket for {endpoint}: {error}") from error
         self._lines.add(line)
         return line
 

@@ -1,6 +1,6 @@
 """ZeroMQ sockets with the mesh's options, keys and frames, and a DEALER for one connection.
 
-Knows no event loop and no envelopes: zmq.py watches these sockets from a loop, zmq_wire.py waits on them in a thread.
+Knows no event loop and no envelopes: zmq.py reads these sockets.
 
 Why a DEALER is made for every connection, instead of left to reconnect by itself: with IMMEDIATE, libzmq (4.3.5) drops
 the queue of a lost connection at once, also in the middle of a message, and aborts the process (`Assertion failed:
@@ -75,9 +75,9 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
     socket.send(frames[-1], NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
 
 
-def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -> list[bytes]:
+def receive_frames(socket: zmq.Socket[bytes], most: int) -> list[bytes]:
     """A message; empty when it has too many frames. Raises zmq.Again when none is here."""
-    frames = [socket.recv(flags)]
+    frames = [socket.recv(NOBLOCK)]
     while socket.getsockopt(_RCVMORE):
         frame = socket.recv(NOBLOCK)
         if len(frames) <= most:
@@ -134,11 +134,6 @@ class Dealer:
         self.up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self.over
         self.over |= not self.up
 
-    def take_news(self) -> None:
-        """All there is, without waiting."""
-        while self.news.getsockopt(EVENTS) & POLLIN:  # type: ignore[operator]
-            self.take(event_of(receive_frames(self.news, 2)))
-
     def close(self, linger: int = 0) -> None:
         self.socket.disable_monitor()
         self.news.close(0)
@@ -146,7 +141,7 @@ class Dealer:
 
 
 class Pace:
-    """The delay between two attempts to connect: it doubles with each, and starts anew after a success."""
+    """The delay between two attempts to connect: it doubles with each."""
 
     def __init__(self) -> None:
         self._delay = FIRST_RETRY
@@ -154,6 +149,3 @@ class Pace:
     def next(self) -> float:
         delay, self._delay = self._delay, min(2 * self._delay, LONGEST_RETRY)
         return delay
-
-    def reset(self) -> None:
-        self._delay = FIRST_RETRY

@@ -84,8 +84,6 @@ class Context:
     directory: DirectoryClient
     registry: CollectorRegistry
     clock: Clock
-    # For sockets an actor opens itself; None: local addresses only.
-    security: FolderSecurity | None = None
 
 
 class RoleActor(Protocol):
@@ -280,7 +278,6 @@ class RoleProcess:
             self.directory,
             self.registry,
             self._clock,
-            self._security,
         )
         # Importing torch takes seconds; in a thread, the heartbeat goes on meanwhile.
         actor_class = self._actor_class or await asyncio.to_thread(_find_actor, self.role)

@@ -53,6 +53,7 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import Link, ProposerClient
+from services.worker.speculation.remote.link import LoopLink
 from services.worker.speculation.remote.proposers import Proposers
 from services.worker.timeline import Timelines
 
@@ -282,11 +283,7 @@ class WorkerActor(Actor):
         )
 
     def _connect(self, endpoint: str) -> Link:
-        # Called from the engine's thread.
-        from mesh.blocking import BlockingLink
-
-        context, node = self._context, self._context.node
-        return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
+        return LoopLink(self._context.node, endpoint, "proposer", self._tell_loop)
 
     def _follow_proposers(self) -> None:
         """The directory has changed: use the proposers that are ready now."""

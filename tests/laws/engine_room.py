@@ -62,7 +62,7 @@ class DraftsBy:
         self._guess = guess
         self._texts: dict[int, list[int]] = {}
 
-    def send(self, message: Propose, *, timeout: float) -> Proposed:
+    def send(self, message: Propose) -> Proposed:
         found = []
         for item in message.items:
             start = item.committed - len(item.tokens)
@@ -72,14 +72,13 @@ class DraftsBy:
                 found.append(guess)
         return Proposed(step=message.step, drafts=pack(found))
 
-    def arrived(self, ticket: Proposed, timeout: float) -> bool:
+    def arrived(self, ticket: Proposed) -> bool:
         return True
 
     def receive(self, ticket: Proposed, timeout: float) -> Proposed:
         return ticket
 
     def give_up(self, ticket: Proposed) -> None: ...
-    def close(self) -> None: ...
 
 
 def draft(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mesh_doubles.clock import SteppedClock
 
-from mesh.errors import DeadlineExceeded, PeerLost
+from mesh.errors import DeadlineExceeded, NotReached
 from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Generate, Propose, Proposed, ProposeItem, Tokens
@@ -93,11 +93,11 @@ class Wire:
         self.answers: dict[int, tuple[float, Proposed | None]] = {}
         self.texts: dict[int, list[int]] = {}
 
-    def send(self, message: Propose, *, timeout: float) -> int:
+    def send(self, message: Propose) -> int:
         simulation = self.simulation
         simulation.clock.sleep(SEND)
         if simulation.dead:
-            raise PeerLost("nobody is there")
+            return message.step
         drafts, latency = [], 0.0
         answered = not message.items
         for item in message.items:
@@ -125,6 +125,8 @@ class Wire:
 
     def receive(self, ticket: int, timeout: float) -> Proposed:
         clock = self.simulation.clock
+        if self.simulation.dead:
+            raise NotReached("nobody is there")
         at, reply = self.answers.pop(ticket)
         if reply is None or at > clock.now + timeout:
             clock.sleep(timeout + READ)
@@ -132,20 +134,15 @@ class Wire:
         clock.now = max(clock.now, at) + READ
         return reply
 
-    def arrived(self, ticket: int, timeout: float) -> bool:
-        clock = self.simulation.clock
+    def arrived(self, ticket: int) -> bool:
+        if self.simulation.dead:
+            return True
         at, reply = self.answers[ticket]
-        if reply is None or at > clock.now + timeout:
-            clock.sleep(timeout)
-            return False
-        clock.now = max(clock.now, at)
-        return True
+        return reply is not None and at <= self.simulation.clock.now
 
     def give_up(self, ticket: int) -> None:
         self.answers.pop(ticket, None)
         self.simulation.clock.sleep(READ)
-
-    def close(self) -> None: ...
 
 
 class Simulation:

@@ -1,8 +1,8 @@
 """Laws 2, 3 and 4 with everything between a worker and its proposer gone wrong: messages late, lost, twice, out of
 order, with other bytes, a proposer that lies or starts anew; all by seed, in simulated time.
 
-Real are the engine, the scheduler, the controller, the client, the link with its envelopes, the codec, and the
-proposer; simulated are time, step costs and the network (mesh/transport/memory_wire.py). Nothing fails, no token
+Real are the engine, the scheduler, the controller, the client, the link, the nodes of both sides, and the proposer;
+simulated are time, step costs and the network (tests/mesh_doubles/memory.py). Nothing fails, no token
 changes, and after a start the overhead is at most 2 %. With real processes: tests/flow, bench faults.
 """
 
@@ -148,7 +148,7 @@ def test_through_a_bad_network_drafts_still_save_time(faults: str) -> None:
     world = World(1, NETWORKS[faults])
     ratio, auto = compared(world, "nearly free rows", 4, always)
     assert ratio < 0.9
-    assert world.air is not None and (auto.client.missed or world.air.dropped + world.air.damaged == 0)
+    assert auto.client.missed or world.network.dropped + world.network.damaged == 0
 
 
 def test_a_seed_determines_the_simulation() -> None:

@@ -46,6 +46,6 @@ def test_a_name_that_would_confuse_a_routing_id_is_refused(name: str) -> None:
 
 
 def test_a_routing_id_fits_and_tells_sockets_apart() -> None:
-    longest = routing_id(check_name("n" * 120), 2**63, 10**9, "b")
+    longest = routing_id(check_name("n" * 120), 2**63, 10**9)
     assert len(longest) <= 255
-    assert len({routing_id("n", 1, 1), routing_id("n", 2, 1), routing_id("n", 1, 2), routing_id("n", 1, 1, "b")}) == 4
+    assert len({routing_id("n", 1, 1), routing_id("n", 2, 1), routing_id("n", 1, 2)}) == 3

@@ -14,9 +14,7 @@ from mesh_doubles.messages import Blob, Count, Echo, Fail, Hang, Note, RawFrame,
 from mesh.accepted import AcceptedPeer
 from mesh.actor import Actor, Call
 from mesh.address import routing_id
-from mesh.blocking import BlockingLink
 from mesh.envelope import (
-    BLOCKING,
     AskRecord,
     Cancel,
     Credit,
@@ -124,20 +122,12 @@ async def test_who_stops_answers_no_more(mesh: Mesh) -> None:
         await ref.ask(Echo(), timeout=5.0)
 
 
-async def test_a_blocking_link_reads_one_bundle_for_an_answer(zmq_mesh: Mesh) -> None:
-    """The Welcome for its Hello is in the same bundle."""
-    far = await zmq_mesh.node("far")
+async def test_the_answer_to_a_first_ask_is_in_the_bundle_of_the_welcome(zmq_mesh: Mesh) -> None:
+    far, near = await zmq_mesh.node("far"), await zmq_mesh.node("near")
     await far.spawn(AtOnce(), "quick")
-    link = BlockingLink(far.endpoint, "quick", codec, "stepper")
-    try:
-        for number in range(20):
-            assert await asyncio.to_thread(link.ask, Echo(number), timeout=5.0) == Echo(number)
-        assert link.metrics.bundles["received"] == 20
-        with pytest.raises(RemoteError, match="too_long"):
-            await asyncio.to_thread(link.ask, Fail("too_long"), timeout=5.0)
-        assert link.metrics.bundles["received"] == 21
-    finally:
-        link.close()
+    for number in range(20):
+        assert await near.ref(far.endpoint, "quick").ask(Echo(number), timeout=5.0) == Echo(number)
+    assert near.metrics.bundles["received"] == 20
 
 
 # One bundle, read by a node whose transport is watched ------------------------------------------------------------
@@ -161,7 +151,7 @@ class Watched:
         return self.sent
 
     def read(self, *records: MeshRecord, to_epoch: int = 0, hello: Hello | None = None) -> None:
-        first = Hello("raw", 1, BLOCKING) if hello is None else hello
+        first = Hello("raw", 1) if hello is None else hello
         self.node.received(self.IDENTITY, encode_bundle(1, to_epoch, [first, *records]))
 
     def said(self) -> list[list[Any]]:
@@ -282,7 +272,7 @@ async def test_a_hello_is_answered_though_its_bundle_is_dropped(watched: Watched
 
 
 async def test_the_hello_of_another_on_the_same_connection_is_refused(watched: Watched) -> None:
-    for hello in (Hello("else", 1, BLOCKING), Hello("raw", 2, BLOCKING)):
+    for hello in (Hello("else", 1), Hello("raw", 2)):
         watched.node.metrics.refused.clear()
         watched.read(ask(1, Echo(1)), hello=hello)
         assert watched.node.metrics.refused == {"identity": 1, "stranger": 1}

@@ -11,8 +11,18 @@ from mesh_doubles.clock import FakeClock
 from mesh_doubles.memory import MemoryNetwork
 from mesh_doubles.messages import Echo, codec
 
-from mesh.envelope import AskRecord, Farewell, Hello, MeshRecord, Reply, Welcome, decode_for_acceptor, encode_bundle
-from mesh.errors import PeerLost
+from mesh.envelope import (
+    AskRecord,
+    Cancel,
+    Farewell,
+    Hello,
+    MeshRecord,
+    Reply,
+    Welcome,
+    decode_for_acceptor,
+    encode_bundle,
+)
+from mesh.errors import DeadlineExceeded, Malformed, PeerLost
 
 
 class ByHand:
@@ -110,6 +120,32 @@ async def test_another_session_or_epoch_ends_what_is_open(far: ByHand, epoch: in
     asking = await far.asked()
     await far.say(far.answer(), epoch=epoch)
     assert asking.result() == Echo(1)
+
+
+async def test_an_ask_without_a_task_is_told_its_end_once_and_never_after_it_is_cancelled(far: ByHand) -> None:
+    peer, told = far.near.peer("mem://by-hand"), []
+    ids = [peer.begin_ask("actor", Echo(1), timeout, told.append) for timeout in (60.0, 60.0, 1.0, 60.0)]
+    await far.clock.settle()
+    peer.cancel_ask(ids[1])
+    kind, body, _ = codec.encode(Echo(1))
+    await far.say(WELCOME, *(Reply(id, kind, body) for id in (ids[0], ids[0], ids[1])))
+    assert told == [Echo(1)] and far.near.metrics.dropped == {"late_answer": 2}
+    assert [record.ids for _, record in far.heard if isinstance(record, Cancel)] == [[ids[1]]]
+    await far.clock.advance(1.0)
+    assert [type(each) for each in told[1:]] == [DeadlineExceeded]
+    await far.say(Farewell())
+    assert [type(each) for each in told[2:]] == [PeerLost]
+    peer.cancel_ask(ids[3])
+    await far.clock.advance(60.0)
+    assert len(told) == 3 and not peer.busy
+    assert far.near.metrics.dropped == {"late_answer": 2}, "no timer of theirs is left"
+
+
+async def test_an_answer_that_cannot_be_read_ends_its_ask(far: ByHand) -> None:
+    asking = await far.asked()
+    await far.say(WELCOME, Reply(far.asks()[-1][1].id, "echo", b"\xc1"))
+    with pytest.raises(Malformed):
+        asking.result()
 
 
 async def test_while_calls_are_open_it_says_hello_and_when_idle_nothing(far: ByHand) -> None:

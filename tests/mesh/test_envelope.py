@@ -31,7 +31,7 @@ from mesh.envelope import (
 from mesh.errors import Malformed
 
 TO_ACCEPTOR: list[MeshRecord] = [
-    Hello("n", 5, 1), AskRecord(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
+    Hello("n", 5), AskRecord(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
     Credit([1, 2]), Cancel([1]), Farewell(),
 ]  # fmt: skip
 TO_DIALLER: list[MeshRecord] = [
@@ -84,7 +84,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_a_newer_peer_may_append_fields() -> None:
-    longer = msgspec.msgpack.encode([VERSION, 1, 0, [[1, "n", 5, 0, "new field"]], "another"])
+    longer = msgspec.msgpack.encode([VERSION, 1, 0, [[1, "n", 5, "new field"]], "another"])
     assert decode_for_acceptor([longer]).records == [Hello("n", 5)]
 
 

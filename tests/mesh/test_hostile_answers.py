@@ -1,4 +1,4 @@
-"""The dialling ends, a node's and a step thread's, asked to read what a hostile acceptor answers.
+"""The dialling end, asked to read what a hostile acceptor answers.
 
 The acceptor's own door under fire: test_zmq_transport.py.
 """
@@ -6,7 +6,6 @@ The acceptor's own door under fire: test_zmq_transport.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import threading
@@ -19,9 +18,7 @@ import pytest
 import zmq
 from mesh_doubles.messages import Count, Echo, Witness, codec, mutate
 
-from mesh.blocking import BlockingLink
 from mesh.envelope import End, Failure, Farewell, Item, Reply, Welcome, encode_bundle
-from mesh.errors import MeshError
 
 Mesh = Any  # the fixture of conftest.py
 EPOCH = 7
@@ -112,27 +109,9 @@ async def a_node_asks(mesh: Mesh, endpoint: str, count: int) -> None:
     assert await near.ref(far.endpoint, "witness").ask(Echo(5), timeout=10.0) == Echo(5)
 
 
-async def a_link_asks(mesh: Mesh, endpoint: str, count: int) -> None:
-    link = BlockingLink(endpoint, "witness", codec, "stepper")
-
-    def ask() -> None:
-        with contextlib.suppress(MeshError):
-            link.ask(Echo(1), timeout=0.02)
-
-    await lied_to(endpoint, count, 2, lambda: asyncio.to_thread(ask))
-    # The liar has gone; an honest node takes its place.
-    far = await mesh.node("honest")
-    await far.spawn(Witness(), "witness")
-    link.close()
-    other = BlockingLink(far.endpoint, "witness", codec, "stepper")
-    assert await asyncio.to_thread(other.ask, Echo(5), timeout=10.0) == Echo(5)
-    other.close()
-
-
-@pytest.mark.parametrize("asker", [a_node_asks, a_link_asks])
 @pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_mutated_answers_do_not_hurt_who_asked(
-    asker: Any, count: int, zmq_mesh: Mesh, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    count: int, zmq_mesh: Mesh, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await asker(zmq_mesh, f"ipc://{tmp_path}/evil.sock", count)
+    await a_node_asks(zmq_mesh, f"ipc://{tmp_path}/evil.sock", count)
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

@@ -1,6 +1,6 @@
 """What no ZeroMQ would send, and peers that leave in the middle: a dialler must outlive it, and find its successor.
 
-libzmq ends a process where its own assertions fail, so those that dial here are processes of their own.
+libzmq ends a process where its own assertions fail, so who dials here is a process of its own.
 """
 
 from __future__ import annotations
@@ -12,35 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mesh_doubles.messages import Witness, until
 
 from tests.mesh.raw_peer import RawAcceptor, command, frame, message
 
 Mesh = Any  # the fixture of conftest.py
 
-# Each asks at all addresses at once, and says at which it has been answered.
-LINK = """
-import sys, threading
-from mesh.blocking import BlockingLink
-from mesh.errors import MeshError
-from mesh_doubles.messages import Echo, codec
-
-def ask(endpoint):
-    link = BlockingLink(endpoint, "witness", codec, "stepper")
-    answer = None
-    while answer != Echo(5):
-        try:
-            answer = link.ask(Echo(5), timeout=0.05)
-        except MeshError:
-            pass
-    link.close()
-    print(endpoint + "\\n", end="", flush=True)
-
-for endpoint in sys.argv[1:]:
-    threading.Thread(target=ask, args=(endpoint,)).start()
-"""
-
+# Asks at all addresses at once, and says at which it has been answered.
 NODE = """
 import asyncio, sys
 from mesh.errors import MeshError
@@ -79,15 +57,12 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("dialler", [LINK, NODE], ids=["link", "node"])
-async def test_who_dials_outlives_what_is_said_and_finds_the_successor(
-    dialler: str, zmq_mesh: Mesh, tmp_path: Path
-) -> None:
+async def test_who_dials_outlives_what_is_said_and_finds_the_successor(zmq_mesh: Mesh, tmp_path: Path) -> None:
     hostile = [RawAcceptor(tmp_path / f"far{at}", said, times=10) for at, said in enumerate(WORDS.values())]
     words = {f"ipc://{tmp_path / f'far{at}'}": words for at, words in enumerate(WORDS)}
     pipe = asyncio.subprocess.PIPE
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
-    command = [sys.executable, "-X", "faulthandler", "-c", dialler, *words]
+    command = [sys.executable, "-X", "faulthandler", "-c", NODE, *words]
     asking = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=env)
     said = asyncio.ensure_future(asking.communicate())
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import stat
@@ -30,7 +31,7 @@ from mesh.envelope import (
     decode_for_dialler,
     encode_bundle,
 )
-from mesh.errors import DeadlineExceeded, Insecure, PeerLost
+from mesh.errors import DeadlineExceeded, Insecure, NotReached, PeerLost
 from mesh.node import Node
 from mesh.security import CurveClient, CurveServer
 from mesh.timing import Timing
@@ -107,6 +108,19 @@ async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not() -> None:
     plain.term()
     for node in (near, stranger, far):
         await node.stop()
+
+
+async def test_where_the_system_has_no_socket_left_an_ask_does_not_reach_its_peer(
+    zmq_mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(context: Any, kind: int) -> Any:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    near = await zmq_mesh.node("near")
+    with monkeypatch.context() as patched:
+        patched.setattr(zmq.Context, "socket", none_left)
+        with pytest.raises(NotReached, match="no socket"):
+            await near.ref(zmq_mesh.endpoint("far"), "witness").ask(Echo(), timeout=5.0)
 
 
 async def test_a_socket_file_is_its_owners_alone(zmq_mesh: Mesh) -> None:

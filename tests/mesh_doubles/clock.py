@@ -68,14 +68,18 @@ class FakeClock:
 
     async def advance(self, seconds: float) -> None:
         """Move time forward, firing every timer on the way."""
-        end = self._now + seconds
+        await self.advance_to(self._now + seconds, lambda: False)
+
+    async def advance_to(self, end: float, done: Callable[[], bool]) -> None:
+        """As `advance`, until then or until it is done."""
         await self.settle()
-        while self._timers and self._timers[0][0] <= end:
+        while not done() and self._timers and self._timers[0][0] <= end:
             when, _, timer = heapq.heappop(self._timers)
             if timer.cancelled:
                 continue
             self._now = max(self._now, when)
             timer.callback(*timer.args)
             await self.settle()
-        self._now = end
-        await self.settle()
+        if not done():
+            self._now = end
+            await self.settle()

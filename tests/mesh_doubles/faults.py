@@ -1,4 +1,4 @@
-"""Faults of a network, drawn from a seed, for networks in memory (memory.py, memory_wire.py).
+"""Faults of a network, drawn from a seed, for the network in memory (memory.py).
 
 A ZeroMQ connection loses, repeats and reorders nothing before it ends; what holds over a network that does holds there.
 """

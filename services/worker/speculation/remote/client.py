@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from mesh.errors import DeadlineExceeded, MeshError
+from mesh.errors import DeadlineExceeded, MeshError, NotReached
 from services.api.drafter import Draft
 from services.api.drafts import unpack
 from services.api.messages import Propose, Proposed, ProposeItem
@@ -28,13 +28,23 @@ log = logging.getLogger("specmesh.worker")
 
 
 class Link(Protocol):
-    """The part of mesh/blocking.py's BlockingLink that is used here."""
+    """To one proposer. Implemented by link.py."""
 
-    def send(self, message: Any, *, timeout: float) -> Any: ...
-    def arrived(self, ticket: Any, timeout: float) -> bool: ...
-    def receive(self, ticket: Any, timeout: float) -> Any: ...
-    def give_up(self, ticket: Any) -> None: ...
-    def close(self) -> None: ...
+    def send(self, message: Any) -> Any:
+        """A ticket for the answer; doesn't wait. The message must not be changed afterwards."""
+        ...
+
+    def arrived(self, ticket: Any) -> bool:
+        """Whether `receive` would return or raise without waiting."""
+        ...
+
+    def receive(self, ticket: Any, timeout: float) -> Any:
+        """The answer. Raises what ended the request, DeadlineExceeded when nothing did in time. Voids the ticket."""
+        ...
+
+    def give_up(self, ticket: Any) -> None:
+        """Voids the ticket."""
+        ...
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -115,20 +125,13 @@ class ProposerClient:
         self._unknown()
         self._forget = []
         self.breaker.answered()
-        # Connect now: it takes a while, and the first step that wants drafts shouldn't wait for it.
-        self._dial()
+        if self._link is None and endpoint:
+            self._link = self._connect(endpoint)
 
     def _unknown(self) -> None:
         """The proposer knows none of our texts."""
         self._confirmed.clear()
         self._ended.all_unknown()
-
-    def _dial(self) -> None:
-        if self._link is None and self.endpoint:
-            try:
-                self._link = self._connect(self.endpoint)
-            except (MeshError, OSError) as error:
-                log.warning("the proposer at %s can't be reached: %s", self.endpoint, error)
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended. The next request says so, if the proposer knows the sequence; with `learn` it also
@@ -201,7 +204,7 @@ class ProposerClient:
         if found is None:
             return None
         assert self._link is not None
-        if self._now() < found.answer_by and not self._arrived(found, 0.0):
+        if self._now() < found.answer_by and not self._link.arrived(found.ticket):
             return None
         return self._receive(found, 0.0)
 
@@ -211,8 +214,9 @@ class ProposerClient:
         found = self._open
         if found is None:
             return None
+        assert self._link is not None
         left = found.answer_by - self._now()
-        if self.breaker.open and left > 0 and not self._arrived(found, 0.0):
+        if self.breaker.open and left > 0 and not self._link.arrived(found.ticket):
             return None
         return self._receive(found, max(0.0, left))
 
@@ -226,23 +230,18 @@ class ProposerClient:
         return bool(self.endpoint) and bool(self._forget or self._ended)
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
+        if self._link is not None and self._open is not None:
+            self._link.give_up(self._open.ticket)
         self._link = self._open = None
 
     # The request -----------------------------------------------------------------------------------------
 
     def _send(self, asks: list[Ask], *, ahead: bool, wait: float) -> bool:
         now = self._now()
-        if not self.endpoint or not self.breaker.allows(now):
+        if self._link is None or not self.breaker.allows(now):
             return False
         self.breaker.sent(now)
         self._step += 1
-        self._dial()
-        if self._link is None:
-            self.failed += 1
-            self.breaker.failed(now)
-            return False
         propose = Propose(
             step=self._step,
             epoch=self._epoch,
@@ -252,12 +251,7 @@ class ProposerClient:
             ended=self._ended.say(),
             vocabulary=self._vocabulary,
         )
-        try:
-            ticket = self._link.send(propose, timeout=self._deadline)
-        except (MeshError, OSError):
-            self.failed += 1
-            self.breaker.failed(now)
-            return False
+        ticket = self._link.send(propose)
         asked = {ask.sequence.sequence_id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
         # A probe may take the whole deadline.
         answer_by = now + (self._deadline if self.breaker.open else wait)
@@ -294,14 +288,6 @@ class ProposerClient:
 
     # The answer ------------------------------------------------------------------------------------------
 
-    def _arrived(self, found: _Open, wait: float) -> bool:
-        assert self._link is not None
-        try:
-            return self._link.arrived(found.ticket, wait)
-        except (MeshError, OSError):
-            # `receive` raises the error.
-            return True
-
     def _receive(self, found: _Open, wait: float) -> Answer:
         assert self._link is not None
         self._open = None
@@ -316,7 +302,9 @@ class ProposerClient:
             self.missed += 1
             self.breaker.silent(max(now - found.sent_at, began + wait - found.sent_at), now)
         except (MeshError, OSError) as error:
-            log.info("the proposer at %s didn't answer: %s", self.endpoint, error)
+            # Without a connection this comes again and again.
+            level = logging.DEBUG if isinstance(error, NotReached) else logging.INFO
+            log.log(level, "the proposer at %s didn't answer: %s", self.endpoint, error)
             self.failed += 1
             # The next proposer may know nothing.
             self._unknown()

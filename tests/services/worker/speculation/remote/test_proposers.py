@@ -19,13 +19,12 @@ class Wire:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.sent: list[Propose] = []
-        self.closed = False
 
-    def send(self, message: Propose, *, timeout: float) -> int:
+    def send(self, message: Propose) -> int:
         self.sent.append(message)
         return len(self.sent)
 
-    def arrived(self, ticket: int, timeout: float) -> bool:
+    def arrived(self, ticket: int) -> bool:
         return True
 
     def receive(self, ticket: int, timeout: float) -> Proposed:
@@ -35,9 +34,6 @@ class Wire:
 
     def give_up(self, ticket: int) -> None:
         pass
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class World:
@@ -91,7 +87,7 @@ def test_when_a_proposer_leaves_only_its_namespaces_move() -> None:
     assert {name for name in NAMESPACES if before[name] != after[name]} == {
         name for name, owner in before.items() if owner == "ipc://2"
     }
-    assert next(wire for wire in world.wires if wire.endpoint == "ipc://2").closed
+    assert "proposer-2" not in world.proposers.clients
 
 
 def test_a_step_asks_each_owner_for_its_own_sequences_and_nobody_else() -> None:
