@@ -223,9 +223,7 @@ class WorkerActor(Actor):
 
     def _arrive(self, event: Arrived, call: Call) -> None:
         assert self._engine is not None
-        if (left := call.deadline_left()) is not None:
-            event = msgspec.structs.replace(event, deadline=time.monotonic() + left)
-        self._engine.post(event)
+        self._engine.post(msgspec.structs.replace(event, deadline=time.monotonic() + call.deadline_left()))
 
     def _left(self, sequence_id: int, outlet: Outlet | Loan) -> None:
         assert self._engine is not None
