@@ -1,6 +1,6 @@
 """The engine: a thread that computes one step after another.
 
-    schedule ─▶ draft ─▶ run ─▶ commit ─▶ emit ─▶ own
+    schedule ─▶ draft ─▶ run ─▶ commit ─▶ emit ─▶ head
 
 schedule  choose the sequences, their prompt tokens, and the rows left for drafts (scheduling/)
 draft     hand out prepared drafts; this alone may wait for more (speculation/)
@@ -8,7 +8,7 @@ run       the runner takes Work and returns Result, both plain values (running/)
           the next drafts
 commit    the scheduler and the controller of drafts take the result
 emit      tokens and ends go out, for all sequences in one call
-own       the worker's head drafts for the next step; meanwhile the proposer does
+head      the worker's head drafts for the next step; meanwhile the proposer does
 
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """

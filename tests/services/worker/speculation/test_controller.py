@@ -484,9 +484,9 @@ def test_text_drafts_are_asked_for_while_the_workers_head_drafts() -> None:
     world.proposer.look = lambda: []  # type: ignore[method-assign]
     world.proposer.ask = told("ask", world.proposer.ask)  # type: ignore[method-assign]
     world.proposer.collect = told("collect", world.proposer.collect)  # type: ignore[method-assign]
-    world.controller.take_head = told("own", world.controller.take_head)  # type: ignore[method-assign]
+    world.controller.take_head = told("head", world.controller.take_head)  # type: ignore[method-assign]
     head.run(1)
-    assert order == ["ask", "own"]
+    assert order == ["ask", "head"]
     head.run(1)
     assert order[2] == "collect"
     assert world.controller.counts.asking_seconds["waited"] > 0.0
