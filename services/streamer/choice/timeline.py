@@ -136,10 +136,16 @@ class Timeline:
         if attempt is None:
             return
         shift = attempt.arrived
+        written = -math.inf
         for what, runs in attempt.kinds.items():
             for run in runs.runs:
                 run.begin += shift
-                run.end = max(run.begin, run.end if what == "stream" else run.end + shift)
+                if what != "stream":
+                    run.end = max(run.begin, run.end + shift)
+                else:
+                    # A step may end before the text of the last one is written. Spans that overlap would count twice.
+                    run.begin = max(run.begin, written)
+                    written = run.end = max(run.begin, run.end)
                 self._runs(self._done, what).add(run)
 
     def told(self) -> list[dict[str, Any]]:

@@ -53,6 +53,23 @@ def test_what_the_target_says_is_put_between_what_we_know() -> None:
     ]
 
 
+def test_text_written_after_the_next_step_has_ended_is_counted_once() -> None:
+    clock = Clock()
+    timeline = Timeline(50.0, now=clock)
+    timeline.sent()
+    for step in (1, 2):
+        clock.at = 50.0 + step * 0.01
+        timeline.came([span("verify", (step - 1) * 0.01, step * 0.01, 1, step)])
+    for step in (3, 4):
+        timeline.came([span("verify", (step - 1) * 0.01, step * 0.01, 1, step)])
+        clock.at = 50.05 + step * 0.01
+        timeline.shown(1)
+    assert [each for each in facts(timeline) if each[0] == "stream"] == [
+        ("stream", 30.0, 80.0, 1),
+        ("stream", 80.0, 90.0, 1),
+    ]
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_spans_of_one_process_keep_their_lengths_and_nothing_ends_after_it_was_told(seed: int) -> None:
     """Whatever the clocks differ by, and however long messages are under way."""
