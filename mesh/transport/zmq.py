@@ -30,7 +30,7 @@ from mesh.transport.zmq_socket import (
     news_of,
     receive_frames,
     send_frames,
-    set_limits,
+    set_options,
 )
 
 log = logging.getLogger("mesh")
@@ -55,12 +55,12 @@ class ZmqTransport:
         require_keys(parsed, self._security is not None, "bind")
         socket = self._context.socket(zmq.ROUTER)
         try:
-            set_limits(socket, self._limits)
+            set_options(socket, endpoint, self._limits)
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             if parsed.needs_keys:
                 assert self._security is not None
                 self._lock(socket, self._security.server(), listener)
-            socket.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
+            socket.bind(f"{endpoint[:-1]}*" if endpoint.endswith(":0") else endpoint)
         except BaseException:
             socket.close(0)
             raise

@@ -48,8 +48,10 @@ _CONNECTION_NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED | zmq.EVENT_
 _monitors = itertools.count(1)
 
 
-def set_limits(socket: zmq.Socket[bytes], limits: MessageLimits) -> None:
-    """The options every socket of the mesh has."""
+def set_options(socket: zmq.Socket[bytes], endpoint: str, limits: MessageLimits) -> None:
+    """Those that every socket of the mesh has."""
+    # Only for such an address: with it, a name that has both kinds of address would be dialled at its IPv6 one alone.
+    socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes)
     socket.setsockopt(zmq.SNDHWM, limits.queued_messages)
@@ -118,7 +120,7 @@ class Dealer:
         self.up = self.over = False
         self.socket = context.socket(zmq.DEALER)
         try:
-            set_limits(self.socket, limits)
+            set_options(self.socket, endpoint, limits)
             self.socket.setsockopt(zmq.ROUTING_ID, identity)
             self.socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
             if keys is not None:

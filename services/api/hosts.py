@@ -1,4 +1,4 @@
-"""Which Host and Origin headers a server without API keys answers.
+"""Addresses of servers, and which Host and Origin headers one without API keys answers.
 
 A site in a browser can make its own name point at this machine (DNS rebinding) and then talk to the server as to
 itself. It cannot choose the header Host: that is the site's name. Such a name is public, so it has a dot and is neither
@@ -12,10 +12,20 @@ import re
 import socket
 
 EVERY = "*"
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Never in public DNS: RFC 6761, ICANN's private-use domain (host.docker.internal), and services of Kubernetes.
 PRIVATE_DOMAINS = (".localhost", ".internal", ".cluster.local")
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+def client_host(bound: str) -> str:
+    """Where clients on this machine reach what is bound to this address or name."""
+    return WILDCARDS.get(bound, bound)
+
+
+def http_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def origins_of(listed: str) -> frozenset[str]:

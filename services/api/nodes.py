@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address
 from typing import Any
 
 # The role of a node that isn't the first.
@@ -15,15 +16,16 @@ ANOTHER_WORKER = "another_worker"
 def meeting_address(master_addr: str, master_port: int) -> tuple[str, int]:
     """Of HOST or HOST:PORT, whose port goes before `master_port`. Raises ValueError."""
     host, colon, port = master_addr.rpartition(":")
+    # An IPv6 address is full of colons: with a port it is in brackets.
     if not colon or (":" in host and not host.endswith("]")):
         host, port = master_addr, str(master_port)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{master_addr!r} is neither HOST nor HOST:PORT")
     host = host.removeprefix("[").removesuffix("]")
-    if host == "0.0.0.0":
+    if host in ("0.0.0.0", "::"):
         raise ValueError(f"{host} is no address at which others find node 0")
     if ":" in host:
-        raise ValueError(f"{host} is an IPv6 address: sockets of the mesh take host names and IPv4 addresses")
+        IPv6Address(host)
     return host, int(port)
 
 
@@ -31,11 +33,17 @@ def meeting_endpoint(master_addr: str, master_port: int, node: int) -> str:
     """Of the directory that all nodes find each other in. Raises ValueError."""
     host, port = meeting_address(master_addr, master_port)
     # Node 0 binds it, and names can't be bound.
-    return f"tcp://{host if node else own_address(host)}:{port}"
+    return tcp_endpoint(host if node else own_address(host), port)
+
+
+def tcp_endpoint(address: str, port: int) -> str:
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 def own_address(host: str) -> str:
     """The address of this machine behind its name. Raises ValueError."""
+    if ":" in host:
+        return host
     try:
         return socket.gethostbyname(host)
     except OSError as error:
@@ -44,8 +52,9 @@ def own_address(host: str) -> str:
 
 def address_towards(master_addr: str, master_port: int) -> str:
     """This machine's address, as node 0 sees it. Raises OSError. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(meeting_address(master_addr, master_port))
+    host, port = meeting_address(master_addr, master_port)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
         return str(probe.getsockname()[0])
 
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from services.api.hosts import client_host, http_url
 from services.api.messages import ModelCard
 from services.api.sampling_defaults import API_ONLY, SamplingDefaults
 from services.api.settings import Settings, served_model_name, store_dir
@@ -39,7 +40,7 @@ def box(
         *(
             (
                 "metrics" if not number else "",
-                f"http://{_host(settings.metrics_host)}:{each.metrics_port}/metrics  {each.instance}",
+                f"{http_url(client_host(settings.metrics_host), each.metrics_port)}/metrics  {each.instance}",
             )
             for number, each in enumerate(processes)
         ),
@@ -66,7 +67,7 @@ def _lines(name: str, value: str) -> Iterator[str]:
 
 
 def door_url(settings: Settings) -> str:
-    return f"http://{_host(settings.host)}:{settings.port}"
+    return http_url(client_host(settings.host), settings.port)
 
 
 def curl(settings: Settings, url: str) -> str:
@@ -80,12 +81,6 @@ def curl(settings: Settings, url: str) -> str:
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
     quoted = json.dumps(body).replace("'", "'\\''")
     return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
-
-
-def _host(host: str) -> str:
-    """An address that clients can connect to."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{shown}]" if ":" in shown else shown
 
 
 def _model(settings: Settings, card: ModelCard | None) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import aiohttp
 
+from services.api.hosts import client_host, http_url
 from services.api.settings import Settings
 from services.cli.chat_drafts import SHOWN, DraftView, in_one_line, printable
 
@@ -75,8 +76,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
 
 def server_url(given: str | None, settings: Settings) -> str:
     """The server's URL, without a / at its end."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    return (given or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1")
+    return (given or http_url(client_host(settings.host), settings.port)).rstrip("/").removesuffix("/v1")
 
 
 def _conversation(options: argparse.Namespace, settings: Settings) -> Conversation:

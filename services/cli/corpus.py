@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from services.api.hosts import client_host, http_url
 from services.api.settings import Settings
 from services.api.texts import pieces
 from services.cli.chat_drafts import in_one_line, printable
@@ -308,9 +309,8 @@ ACTIONS: dict[str, Callable[[CorpusApi, list[str], bool], int]] = {"add": add, "
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     server = CorpusApi(
-        url=(options.url or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1"),
+        url=(options.url or http_url(client_host(settings.host), settings.port)).rstrip("/").removesuffix("/v1"),
         api_key=options.api_key or settings.api_keys.partition(",")[0].strip(),
         namespace=options.namespace or "",
     )

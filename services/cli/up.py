@@ -29,6 +29,7 @@ from mesh.node import Node
 from mesh.supervisor import Policy
 from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
+from services.api.hosts import client_host
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
 from services.api.page_transport import require_nixl
@@ -298,7 +299,7 @@ class Up:
 
     async def _door_is_open(self) -> bool:
         """The streamer's health, through the port that clients will use."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)
+        host = client_host(self._settings.host)
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5.0):
                 reader, writer = await asyncio.open_connection(host, self._settings.port)

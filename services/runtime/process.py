@@ -41,7 +41,7 @@ from mesh.node import Node
 from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
-from services.api.hosts import AllowedHosts
+from services.api.hosts import AllowedHosts, http_url
 from services.api.messages import KINDS
 from services.api.page_transport import require_nixl
 from services.api.settings import Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
@@ -227,7 +227,7 @@ class RoleProcess:
             self._actor.progress_age() if self._actor else 0.0,
             max(0, self._actor.load()) if self._actor else 0,
             reasons,
-            f"http://{self.settings.metrics_host}:{self.health_server.port}",
+            http_url(self.settings.metrics_host, self.health_server.port),
             self._known_as,
             str(getattr(self._actor, "serves", ""))[:MAX_SERVES],
             str(getattr(self._actor, "phase", "")),

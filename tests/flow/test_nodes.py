@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", **WIDER)
 
 
-@pytest.fixture(scope="module")
-def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("mesh")
+@contextmanager
+def two_nodes(model: Path, folder: Path, address: str) -> Iterator[Pair]:
     make_keys(folder / "keys", KEYS)
     shared: dict[str, Any] = {
-        "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": "127.0.0.1",
+        "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": address,
         "master_port": free_ports(1), "keys_dir": folder / "keys", **SETTINGS,
     }  # fmt: skip
     with other_node(folder / "node.log", **shared) as node, running_mesh(folder, **shared) as mesh:
         yield mesh, node
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_nodes(model, tmp_path_factory.mktemp("mesh"), "127.0.0.1") as made:
+        yield made
 
 
 def test_text_is_that_of_one_process_with_drafts_and_without(pair: Pair, model: Path) -> None:
@@ -52,6 +58,14 @@ def test_text_is_that_of_one_process_with_drafts_and_without(pair: Pair, model: 
     assert "node 1 of 2: rank 1 of the worker at 127.0.0.1; no API here" in node.text()
     found = {method: all_at_once(mesh, method) for method in ("naive", "ngram", "auto")}
     assert found == dict.fromkeys(found, one_process.texts(model, PROMPTS, SAMPLING, "compiled"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="the system has no IPv6")
+def test_nodes_may_meet_at_an_ipv6_address(model: Path, tmp_path: Path) -> None:
+    with two_nodes(model, tmp_path, "::1") as (mesh, node):
+        assert len(node.ranks()) == 1 and "worker at ::1" in node.text()
+        assert all_at_once(mesh, "ngram") == one_process.texts(model, PROMPTS, SAMPLING, "compiled")
 
 
 @pytest.fixture(scope="module")

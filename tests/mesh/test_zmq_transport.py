@@ -41,6 +41,9 @@ from mesh.transport.zmq import ZmqTransport
 Mesh = Any  # the fixture of conftest.py
 
 
+IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="the system has no IPv6")
+
+
 class Keys:
     """A pair of keys with an allow-list, as mesh/security.py would read them from a folder."""
 
@@ -82,14 +85,15 @@ async def test_what_is_no_endpoint_is_named(endpoint: str) -> None:
     await node.stop()
 
 
-async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("[::1]", marks=IPV6)])
+async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not(address: str) -> None:
     friend, foe = Keys(), Keys()
     door = Keys(allowed=[friend])
     friend.server_key = foe.server_key = door.public
     timing = Timing(connect=0.5)
     far = Node(ZmqTransport(security=door), codec, name="far", timing=timing)
-    await far.start("tcp://127.0.0.1:0")
-    assert not far.endpoint.endswith(":0")
+    await far.start(f"tcp://{address}:0")
+    assert far.endpoint.startswith(f"tcp://{address}:") and not far.endpoint.endswith(":0")
     await far.spawn(Witness(), "witness")
     near = Node(ZmqTransport(security=friend), codec, name="friend", timing=timing)
     await near.start()
@@ -101,6 +105,7 @@ async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not() -> None:
     assert far.metrics.refused["key"] >= 1
     plain = zmq.Context()
     naked = plain.socket(zmq.DEALER)
+    naked.setsockopt(zmq.IPV6, 1)
     naked.connect(far.endpoint)
     naked.send(encode_bundle(1, 0, [Hello("naked", 1)])[0])
     assert await asyncio.to_thread(naked.poll, 300) == 0

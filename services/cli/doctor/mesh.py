@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from services.api.hosts import client_host, http_url
 from services.api.settings import ROLES, Settings, endpoint, instance_name, mesh_metrics_port, run_dir, sockets_in
 from services.cli.doctor.finding import Finding, bad, ok, warn
 
@@ -84,8 +85,7 @@ def _free_port(host: str) -> int:
 
 def _readiness(host: str, port: int) -> dict[str, Any] | str:
     """What /health/ready says, or why nothing was said."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://{f'[{address}]' if ':' in address else address}:{port}/health/ready"
+    url = f"{http_url(client_host(host), port)}/health/ready"
     try:
         try:
             # No proxy: the doctor asks this machine.

@@ -26,7 +26,7 @@ from mesh.errors import Busy, Refuse
 from mesh.stream import StreamWriter
 from models.fingerprint import Fingerprint, fingerprint
 from services.api.messages import JoinWorker, NodeJoined, RunRanks
-from services.api.nodes import ANOTHER_WORKER, WORKER_NODE, address_towards, meeting_address, ranks_of
+from services.api.nodes import ANOTHER_WORKER, WORKER_NODE, address_towards, meeting_address, ranks_of, tcp_endpoint
 from services.api.settings import Settings, endpoint, load_settings
 from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.log import configure_log
@@ -190,7 +190,7 @@ def main() -> int:
         # Ranks inherit the cores.
         take_place("worker", settings.cores, 0)
         if not settings.bind:
-            settings = settings.replaced(bind=f"tcp://{_own_address(settings)}:0")
+            settings = settings.replaced(bind=tcp_endpoint(_own_address(settings), 0))
     except ValueError as error:
         log.error("cannot run: %s", error)
         return 1

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from services.api.hosts import AllowedHosts
+from services.api.hosts import AllowedHosts, client_host, http_url
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,14 @@ def test_an_origin_is_the_same_with_its_port_or_where_its_name_is_listed() -> No
         assert not hosts.same_origin(origin, "localhost:8000")
     assert AllowedHosts("chat.example").same_origin("https://chat.example", "127.0.0.1:8000")
     assert AllowedHosts("*").same_origin("https://evil.example", "127.0.0.1:8000")
+
+
+@pytest.mark.parametrize(
+    ("bound", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("name", "http://name:80"),
+        ("::1", "http://[::1]:80"), ("::", "http://[::1]:80"),
+    ],
+)  # fmt: skip
+def test_what_is_bound_has_a_url_for_clients(bound: str, url: str) -> None:
+    assert http_url(client_host(bound), 80) == url

@@ -18,13 +18,15 @@ TWO = {"nnodes": 2, "tensor_parallel_size": 4, "master_addr": "10.0.0.1", "keys_
         ("10.0.0.1", ("10.0.0.1", 29501)),
         ("10.0.0.1:5000", ("10.0.0.1", 5000)),
         ("node-0.workers", ("node-0.workers", 29501)),
+        ("fd00::1", ("fd00::1", 29501)),
+        ("[fd00::1]:5000", ("fd00::1", 5000)),
     ],
 )
 def test_an_address_may_have_its_port(address: str, found: tuple[str, int]) -> None:
     assert meeting_address(address, 29501) == found
 
 
-WRONG = ["a:", "a:0", "a:65536", "a:b", "0.0.0.0", "0.0.0.0:5000", "::", "fd00::1", "[fd00::1]:5000"]
+WRONG = ["a:", "a:0", "a:65536", "a:b", "0.0.0.0", "0.0.0.0:5000", "::", "[::]:5000", "a:b:5000", "[a:b]:5000"]
 
 
 @pytest.mark.parametrize("address", WRONG)
@@ -74,6 +76,8 @@ def test_the_directory_of_all_nodes_is_at_the_address_of_the_first() -> None:
     # Node 0 binds it, and the others may dial a name.
     assert endpoint(Settings.for_tests(**named), "directory") == "tcp://127.0.0.1:5000"
     assert endpoint(Settings.for_tests(**named, node_rank=1), "directory") == "tcp://localhost:5000"
+    for address in ("::1", "[::1]:29501"):
+        assert endpoint(Settings.for_tests(**{**TWO, "master_addr": address}), "directory") == "tcp://[::1]:29501"
     elsewhere = "tcp://10.0.0.9:7000"
     assert endpoint(Settings.for_tests(**named, directory=elsewhere), "directory") == elsewhere
     with pytest.raises(ValueError, match=r"master_addr: nowhere\.invalid isn't known here"):

@@ -21,12 +21,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from services.cli.chat import ChatError, Conversation, answer, first_model
+from services.api.settings import Settings
+from services.cli.chat import ChatError, Conversation, answer, first_model, server_url
 from services.cli.main import main
 
 
 def chunk(**delta: str) -> dict[str, Any]:
     return {"choices": [{"delta": delta}]}
+
+
+def test_the_server_is_found_at_the_address_that_it_binds() -> None:
+    assert server_url(None, Settings.for_tests(host="::", port=81)) == "http://[::1]:81"
+    assert server_url("http://other/v1/", Settings.for_tests()) == "http://other"
 
 
 ANSWER = [
@@ -371,7 +377,6 @@ def in_a_terminal(words: list[str], environment: dict[str, str], columns: int) -
 
 
 def test_the_model_and_the_method_of_the_command_line_are_asked_for() -> None:
-    from services.api.settings import Settings
     from services.cli.chat import _conversation
     from services.cli.main import parser
 
