@@ -55,7 +55,7 @@ async def mesh(proposer: ProposerActor) -> AsyncIterator[FakeMesh]:
     await mesh.start_tokenizer()
     target = await mesh.start_target(says("hello"))
     target.card = msgspec.structs.replace(CARD, vocabulary=VOCABULARY)
-    await mesh._start("proposer", "proposer-1", proposer)
+    await mesh.start("proposer", "proposer-1", proposer)
     await mesh.start_door(api_keys="good,bad")
     yield mesh
     await mesh.close()

@@ -39,7 +39,7 @@ def proposer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakePr
         mesh = FakeMesh()
         await mesh.start_tokenizer()
         await mesh.start_target(says("x"))
-        await mesh._start("proposer", "proposer-1", kept)
+        await mesh.start("proposer", "proposer-1", kept)
         door = await mesh.start_door(api_keys=f"{KEY},two")
         monkeypatch.setenv("SPECMESH_PORT", str(door.port))
         monkeypatch.setenv("SPECMESH_API_KEYS", KEY)

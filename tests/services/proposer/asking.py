@@ -20,8 +20,8 @@ from services.proposer.texts import TextOptions
 FORM = COMPILED
 
 
-def asks(texts: Sequence[Text], budgets: Sequence[int]) -> list[DraftRequest]:
-    return [DraftRequest(text, budget) for text, budget in zip(texts, budgets, strict=True)]
+def asks(asked: Sequence[Text], budgets: Sequence[int]) -> list[DraftRequest]:
+    return [DraftRequest(text, budget) for text, budget in zip(asked, budgets, strict=True)]
 
 
 def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", prediction: Sequence[int] = ()) -> Text:
@@ -29,15 +29,20 @@ def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", p
 
 
 def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> SuffixIndex:
-    options = TextOptions(depth, *sizes)
     if FORM == PLAIN:
+        options = TextOptions(depth, *sizes)
         return index_of(plain.Texts(plain.Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
-    return index_of(FastTexts(FastNamespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
+    return index_of(texts(depth, sizes, tokens, **more))
 
 
-def index_of(texts: plain.Texts | FastTexts) -> SuffixIndex:
+def texts(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> FastTexts:
+    """For an index whose texts a test looks at."""
+    return FastTexts(FastNamespaces(depth, tokens, **more), TextOptions(depth, *sizes))  # type: ignore[arg-type]
+
+
+def index_of(held: plain.Texts | FastTexts) -> SuffixIndex:
     """Without a library: what is learned is gone with the index."""
-    return SuffixIndex(texts, _no_library)
+    return SuffixIndex(held, _no_library)
 
 
 def _no_library(vocabulary: str) -> Library:

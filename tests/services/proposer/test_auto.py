@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from asking import asks, drafters, guess, index, say, view
+from asking import asks, drafters, guess, index_of, say, texts, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
 from services.proposer.auto import AutoDrafter
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("compiled")
 SURE = 0.95
 
 
-def auto(**more: int | None) -> AutoDrafter:
-    return AutoDrafter(index(**more))
+def auto(held: FastTexts | None = None) -> AutoDrafter:
+    return AutoDrafter(index_of(texts() if held is None else held))
 
 
 def table(held: FastTexts, name: str = "all") -> Doubles:
@@ -62,38 +62,38 @@ def test_what_never_came_before_is_not_guessed() -> None:
 
 def test_a_prediction_that_comes_true_is_believed_more_and_more_and_one_that_doesnt_less_and_less() -> None:
     for is_true in (True, False):
-        drafter = auto()
-        before = of_prediction(drafter._index._texts, 1)
+        drafter = auto(held := texts())
+        before = of_prediction(held, 1)
         for number in range(60):
             truth = noise(number, 30)
             one = view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 30))
             guess(drafter, one)
             followed(drafter, one, truth)
             drafter.forget([number + 1])
-        after = of_prediction(drafter._index._texts, 1)
+        after = of_prediction(held, 1)
         assert (before < after > 0.97) if is_true else (after < 0.05)
 
 
 def test_what_was_learned_is_forgotten_when_it_is_no_longer_so() -> None:
-    drafter = auto()
+    drafter = auto(held := texts())
     for number in range(200):
         truth, is_true = noise(number, 9), 60 <= number < 120
         guess(drafter, one := view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 9)))
         followed(drafter, one, truth)
         drafter.forget([number + 1])
         if number in (59, 119, 199):
-            assert (of_prediction(drafter._index._texts, 1) > 0.5) == (number == 119)
+            assert (of_prediction(held, 1) > 0.5) == (number == 119)
 
 
 def test_sources_that_are_not_chosen_are_learned_of_too() -> None:
     """Nothing is ever drafted: the budget is 0, or the text comes too soon; still nothing is asked twice."""
-    drafter = auto()
+    drafter = auto(held := texts())
     said = noise(3, 40)
     one = view(1, [*said, *said[:10]], 50, "all", said)
     draft = guess(drafter, one, 8)
-    before = table(drafter._index._texts).copy()
+    before = table(held).copy()
     say(drafter, one, said[10:14], 8)
-    seen = (table(drafter._index._texts) != before).any(axis=1).reshape(chances.SOURCES, -1).any(axis=1)
+    seen = (table(held) != before).any(axis=1).reshape(chances.SOURCES, -1).any(axis=1)
     sources = {chances.OWN, chances.NGRAM, chances.PREDICTION}
     assert {source for source in range(chances.SOURCES) if seen[source]} == sources
     # The prediction begins anew, and was wrong at its first token.
@@ -101,39 +101,39 @@ def test_sources_that_are_not_chosen_are_learned_of_too() -> None:
 
 
 def test_where_the_text_ended_nothing_is_learned_until_it_goes_on() -> None:
-    drafter = auto()
+    drafter = auto(held := texts())
     one = view(1, [1], 1, "all", list(range(100, 120)))
     guess(drafter, one, 8)
-    before = table(drafter._index._texts)[:, chances.SEEN].sum()
+    before = table(held)[:, chances.SEEN].sum()
     guess(drafter, one, 8)
-    assert table(drafter._index._texts)[:, chances.SEEN].sum() == before == 0
+    assert table(held)[:, chances.SEEN].sum() == before == 0
     say(drafter, one, [100, 101], 8)
-    assert table(drafter._index._texts)[:, chances.SEEN].sum() == pytest.approx(2, abs=0.02)
+    assert table(held)[:, chances.SEEN].sum() == pytest.approx(2, abs=0.02)
     say(drafter, one, [7], 8)
     # Wrong tokens are one; those behind it say nothing.
-    assert 2.9 < table(drafter._index._texts)[:, chances.SEEN].sum() < 4.1
+    assert 2.9 < table(held)[:, chances.SEEN].sum() < 4.1
 
 
 def test_a_guess_behind_what_is_ahead_counts_if_that_stood_and_not_otherwise() -> None:
     for stood in (True, False):
-        drafter = auto()
+        drafter = auto(held := texts())
         one = view(1, [1], 1, "all", list(range(100, 140)))
         first = guess(drafter, one, 4)
         guess(drafter, one, 4, first.tokens)
         assert first.tokens == [100, 101, 102, 103]
         say(drafter, one, [*(first.tokens if stood else [100, 7, 7, 7]), 104, 105], 4)
-        seen = table(drafter._index._texts)[:, chances.SEEN].sum()
+        seen = table(held)[:, chances.SEEN].sum()
         assert seen == pytest.approx(6 if stood else 2, abs=0.2)
 
 
 def test_texts_of_nobodys_namespace_learn_for_themselves_alone() -> None:
-    drafter = auto()
+    drafter = auto(held := texts())
     for number in range(40):
         one = view(number + 1, [1], 1, "", noise(number, 30))
         first = guess(drafter, one)
         assert first.confidence == pytest.approx(guess(auto(), view(1, [1], 1, "", noise(number, 30))).confidence)
         followed(drafter, one, noise(500 + number, 30))
-    assert len(drafter._index._texts.namespaces) == 0
+    assert len(held.namespaces) == 0
 
 
 def test_while_the_loops_are_compiled_every_method_drafts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,19 +211,14 @@ def test_a_source_that_was_never_right_is_listened_to_again_when_it_is() -> None
 
 def test_what_was_said_first_of_a_place_counts_however_often_it_is_asked_about() -> None:
     said = noise(4, 60)
-    once, often = auto(), auto()
-    for drafter, times in ((once, 1), (often, 3)):
+    once, often, never = texts(), texts(), texts()
+    guess(auto(never), view(1, [1], namespace="all"))
+    for drafter, times in ((auto(once), 1), (auto(often), 3)):
         one = view(1, said, namespace="all")
         for token in [*said[:30], *noise(5, 3), *said[33:60]]:
             for _ in range(times):
                 guess(drafter, one, 8)
             one.tokens.append(token)
         guess(drafter, one, 8)
-    assert (table(once._index._texts) == table(often._index._texts)).all()
-    assert (table(once._index._texts) != table(auto_of_nothing()._index._texts)).any()
-
-
-def auto_of_nothing() -> AutoDrafter:
-    drafter = auto()
-    guess(drafter, view(1, [1], namespace="all"))
-    return drafter
+    assert (table(once) == table(often)).all()
+    assert (table(once) != table(never)).any()

@@ -290,14 +290,14 @@ class FakeMesh:
 
     async def start_tokenizer(self) -> None:
         self.tokenizer = FakeTokenizer()
-        await self._start("tokenizer", "tokenizer-1", self.tokenizer)
+        await self.start("tokenizer", "tokenizer-1", self.tokenizer)
 
     async def start_target(self, script: Script, instance: str = "worker-1", phase: str = "") -> FakeTarget:
         target = FakeTarget(script)
-        await self._start("worker", instance, target, phase)
+        await self.start("worker", instance, target, phase)
         return target
 
-    async def _start(self, role: str, instance: str, actor: Actor, phase: str = "") -> None:
+    async def start(self, role: str, instance: str, actor: Actor, phase: str = "") -> None:
         node = self._node(instance)
         await node.start(f"mem://{instance}")
         await node.spawn(actor, role)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import asks, guess, index, say, told, view
+from asking import asks, guess, index, index_of, say, texts, told, view
 from automaton_problems import problems
 
 from services.api.drafter import NO_DRAFT, Draft, Text
@@ -16,7 +16,7 @@ from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast.namespaces import FastNamespace
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.fast.texts import SLICE
+from services.proposer.fast.texts import SLICE, FastTexts
 from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
 from services.proposer.suffix import SuffixDrafter
@@ -32,8 +32,8 @@ def methods(held: SuffixIndex) -> list[TextDrafter]:
     return [AutoDrafter(held), SuffixDrafter(held, DraftRule(factor=4.0))]
 
 
-def named(held: SuffixIndex, name: str) -> FastNamespace:
-    namespace = held._texts.namespaces.get(name)
+def named(held: FastTexts, name: str) -> FastNamespace:
+    namespace = held.namespaces.get(name)
     assert namespace is not None
     return namespace
 
@@ -105,8 +105,8 @@ def test_prompts_are_learned_where_that_is_set() -> None:
 
 def test_segments_are_guessed_from_in_their_namespace_as_long_as_they_are_set(segment: Segment) -> None:
     for number in range(2):
-        held = index()
-        drafter = methods(held)[number]
+        held = texts()
+        drafter = methods(index_of(held))[number]
         named(held, "a").set_segments([segment])
         draft = guess(drafter, view(1, ANSWER[:6], 6, "a"))
         assert (draft.tokens[:4], draft.source, draft.match_length) == (ANSWER[6:10], "store", 6)
@@ -116,8 +116,8 @@ def test_segments_are_guessed_from_in_their_namespace_as_long_as_they_are_set(se
 
 
 def test_a_corpus_is_named_in_its_drafts_and_may_be_chosen(segment: Segment) -> None:
-    held = index()
-    drafter = methods(held)[0]
+    held = texts()
+    drafter = methods(index_of(held))[0]
     named(held, "a").set_corpus("books", [segment])
 
     def asked(number: int, corpora: list[str] | None) -> Draft:
@@ -135,9 +135,9 @@ def test_a_corpus_is_named_in_its_drafts_and_may_be_chosen(segment: Segment) -> 
 
 
 def test_what_is_ahead_is_part_of_the_context_in_segments(segment: Segment) -> None:
-    held = index()
+    held = texts()
     named(held, "a").set_segments([segment])
-    draft = guess(methods(held)[1], view(1, ANSWER[:3], 3, "a"), 4, ANSWER[3:5])
+    draft = guess(methods(index_of(held))[1], view(1, ANSWER[:3], 3, "a"), 4, ANSWER[3:5])
     assert (draft.tokens, draft.match_length) == (ANSWER[5:9], 5)
 
 
@@ -145,49 +145,49 @@ def test_what_is_ahead_is_part_of_the_context_in_segments(segment: Segment) -> N
 
 
 def test_of_too_many_namespaces_those_unused_the_longest_go() -> None:
-    held = index(most=3)
-    drafter, met = SuffixDrafter(held, DraftRule()), []
-    held._texts.namespaces.met = lambda namespace: met.append(namespace.name)
+    held = texts(most=3)
+    drafter, met = SuffixDrafter(index_of(held), DraftRule()), []
+    held.namespaces.met = lambda namespace: met.append(namespace.name)
     for number, name in enumerate("abcada"):
         say(drafter, view(number, [number], 1, name), ANSWER)
         drafter.forget([number])
-    assert [namespace.name for namespace in held._texts.namespaces.known()] == ["c", "d", "a"]
+    assert [namespace.name for namespace in held.namespaces.known()] == ["c", "d", "a"]
     assert met == ["a", "b", "c", "d"]
     assert say(drafter, view(9, [9], 1, "b"), ANSWER[:4]) == NO_DRAFT
     assert say(drafter, view(10, [9], 1, "a"), ANSWER[:4]) != NO_DRAFT
 
 
 def test_a_namespace_with_a_running_request_stays_and_who_finds_no_place_shares_nothing() -> None:
-    held = index(most=2)
-    drafter = SuffixDrafter(held, DraftRule())
+    held = texts(most=2)
+    drafter = SuffixDrafter(index_of(held), DraftRule())
     running = [view(number, [number], 1, name) for number, name in enumerate("ab")]
     for one in running:
         say(drafter, one, ANSWER)
     lonely = view(7, [1], 1, "c")
     assert say(drafter, lonely, [*ANSWER, *ANSWER[:3]]).source == "suffix"
-    assert [namespace.name for namespace in held._texts.namespaces.known()] == ["a", "b"]
+    assert [namespace.name for namespace in held.namespaces.known()] == ["a", "b"]
     drafter.forget([0])
     assert say(drafter, view(8, [1], 1, "c"), ANSWER[:3]) == NO_DRAFT
-    assert [namespace.name for namespace in held._texts.namespaces.known()] == ["b", "c"]
+    assert [namespace.name for namespace in held.namespaces.known()] == ["b", "c"]
 
 
 def test_all_namespaces_together_hold_no_more_bytes_than_they_may() -> None:
     most = 600_000
-    held = index(max_bytes=most)
-    drafter, chance = SuffixDrafter(held, DraftRule()), random.Random(3)
+    held = texts(max_bytes=most)
+    drafter, chance = SuffixDrafter(index_of(held), DraftRule()), random.Random(3)
     tables = calibrations = 0
     for number in range(40):
         one = view(number, [1], 1, f"space {number % 8}")
         for _ in range(4):
             say(drafter, one, [chance.randrange(3000) for _ in range(500)])
-            tables = held._texts.namespaces.held_bytes()
-            calibrations = sum(namespace.chances.nbytes for namespace in held._texts.namespaces.known())
+            tables = held.namespaces.held_bytes()
+            calibrations = sum(namespace.chances.nbytes for namespace in held.namespaces.known())
             assert tables - calibrations <= most
         last = one.tokens[-8:-4].tolist()
         assert say(drafter, view(1000 + number, last, 4, one.namespace), [], 4) != NO_DRAFT
         drafter.forget([number])
         drafter.forget([1000 + number])
-    for namespace in held._texts.namespaces.known():
+    for namespace in held.namespaces.known():
         assert all(problems(automaton) == [] for automaton in namespace.automata)
 
 
@@ -198,19 +198,19 @@ def test_a_store_too_small_for_anything_learns_nothing_and_nobody_waits() -> Non
 
 
 def test_a_long_answer_is_learned_in_slices() -> None:
-    held = index()
+    held = texts()
     one = view(1, list(range(SLICE * 2 + 100)), 0, "a")
     for seen in (SLICE, 2 * SLICE, 2 * SLICE + 100):
-        assert not held._texts.is_taken_in(one)
-        held._texts.take_in([one])
+        assert not held.is_taken_in(one)
+        held.take_in([one])
         assert named(held, "a").tokens() == seen
-    assert held._texts.is_taken_in(one)
+    assert held.is_taken_in(one)
 
 
 def test_at_random_everything_stays_whole_and_within_its_bounds(segment: Segment) -> None:
     chance = random.Random(8)
-    held = index(16, (2, 3), 300, max_requests=9, most=4)
-    drafters = methods(held)
+    held = texts(16, (2, 3), 300, max_requests=9, most=4)
+    drafters = methods(index_of(held))
     running: dict[int, Text] = {}
     for number in range(1500):
         act = chance.random()
@@ -223,7 +223,7 @@ def test_at_random_everything_stays_whole_and_within_its_bounds(segment: Segment
             chance.choice(drafters).forget([gone])
             del running[gone]
         elif act < 0.3:
-            for namespace in held._texts.namespaces.known():
+            for namespace in held.namespaces.known():
                 namespace.set_segments([segment] * chance.randint(0, 2))
                 namespace.set_corpus(chance.choice("xy"), [segment] * chance.randint(0, 2))
         batch = chance.sample(list(running.values()), min(len(running), 6))
@@ -231,15 +231,15 @@ def test_at_random_everything_stays_whole_and_within_its_bounds(segment: Segment
             one.tokens.extend(chance.choices(range(5), k=chance.randint(0, 12)))
         drafts = chance.choice(drafters).draft(asks(batch, [chance.randint(-1, 9) for _ in batch]))
         assert all(len(draft.confidence) == len(draft.tokens) <= 9 for draft in drafts)
-        assert len(held._texts.namespaces) <= 4 and held._texts.namespaces.tokens() <= 4 * 600
+        assert len(held.namespaces) <= 4 and held.namespaces.tokens() <= 4 * 600
         if number % 100 == 0:
-            for namespace in held._texts.namespaces.known():
+            for namespace in held.namespaces.known():
                 assert all(problems(automaton) == [] for automaton in namespace.automata)
                 assert len(namespace.automata) <= 2
                 assert np.isfinite(namespace.chances).all()
                 accepted, seen = namespace.chances.T
                 assert ((accepted >= 0) & (accepted <= seen)).all()
-            assert all(problems(text.automaton) == [] for text in held._texts._row_of.values())
+            assert all(problems(text.automaton) == [] for text in held._row_of.values())
     for number in list(running):
         drafters[0].forget([number])
-    assert len(held._texts) == 0 and not any(namespace.requests for namespace in held._texts.namespaces.known())
+    assert len(held) == 0 and not any(namespace.requests for namespace in held.namespaces.known())

@@ -100,7 +100,7 @@ async def test_tokens_too_many_for_a_message_are_refused_and_not_tried_again(
 ) -> None:
     await mesh.stop("tokenizer-1")
     overflowing = Overflowing()
-    await mesh._start("tokenizer", "tokenizer-2", overflowing)
+    await mesh.start("tokenizer", "tokenizer-2", overflowing)
     await mesh.start_target(says("hello"))
     await mesh.start_door()
     async with http.post(mesh.url + "/tokenize", json={"prompt": "a"}) as response:
@@ -128,7 +128,7 @@ async def test_what_a_tokenizer_finds_too_long_is_the_callers_fault(
             raise Refuse("too_long", "the prompt has at least 900 tokens, the limit is 255")
 
     await mesh.stop("tokenizer-1")
-    await mesh._start("tokenizer", "tokenizer-2", Refusing())
+    await mesh.start("tokenizer", "tokenizer-2", Refusing())
     await mesh.start_target(says("hello"))
     await mesh.start_door()
     async with http.post(mesh.url + path, json={"model": MODEL, "prompt": "x"}) as response:

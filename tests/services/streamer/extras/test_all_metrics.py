@@ -50,7 +50,7 @@ def shows(text: str) -> Callable[[], Actor]:
 
 async def started(mesh: FakeMesh, windows: dict[str, Callable[[], Actor]], **settings: Any) -> None:
     await mesh.start_target(says("hello"))
-    await mesh._start("proposer", "proposer-1", Actor())
+    await mesh.start("proposer", "proposer-1", Actor())
     for instance, window in windows.items():
         await mesh.nodes[instance].spawn(window(), INTROSPECTION)
     await mesh.start_door(**settings)

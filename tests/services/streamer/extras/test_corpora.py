@@ -21,7 +21,7 @@ async def start(mesh: FakeMesh, proposer: FakeProposer | None = None, **settings
     target = await mesh.start_target(says("hello"))
     target.card = msgspec.structs.replace(CARD, vocabulary=VOCABULARY)
     proposer = proposer or FakeProposer()
-    await mesh._start("proposer", "proposer-1", proposer)
+    await mesh.start("proposer", "proposer-1", proposer)
     await mesh.start_door(**settings)
     return proposer
 

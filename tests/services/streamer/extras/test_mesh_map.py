@@ -7,13 +7,24 @@ import aiohttp
 import msgspec
 import pytest
 from fake_mesh import FakeMesh, says, until
+from mesh_doubles.clock import FakeClock
 
 from mesh.actor import Actor, Call
 from mesh.directory.membership import Member
 from mesh.errors import Refuse
 from services.api.messages import Dying, Kill, LinkCard, Look, Seen
 from services.runtime.introspection import INTROSPECTION
-from services.streamer.extras.mesh_map import FRESH, PATIENCE, STUCK_AFTER, figures_of, sources_of, state_of
+from services.streamer.extras.mesh_map import (
+    FRESH,
+    KEEP_GONE,
+    MOST_GONE,
+    PATIENCE,
+    STUCK_AFTER,
+    MeshMap,
+    figures_of,
+    sources_of,
+    state_of,
+)
 
 
 class FakeWindow(Actor):
@@ -66,8 +77,21 @@ def member_of(body: dict[str, Any], instance: str) -> dict[str, Any]:
 
 async def with_windows(mesh: FakeMesh, **settings: Any) -> dict[str, FakeWindow]:
     """A target and a proposer with windows, a tokenizer without, and the door."""
+    windows = await without_door(mesh)
+    await mesh.start_door(**settings)
+    return windows
+
+
+async def mapped(mesh: FakeMesh, clock: FakeClock) -> tuple[dict[str, FakeWindow], MeshMap]:
+    """The same without the door, and a map that nobody else reads."""
+    windows = await without_door(mesh)
+    await mesh.node.start("mem://streamer-1")
+    return windows, MeshMap(mesh.directory, mesh.node, instance="streamer-1", stale_after=2.0, clock=clock)
+
+
+async def without_door(mesh: FakeMesh) -> dict[str, FakeWindow]:
     await mesh.start_target(says("hello"))
-    await mesh._start("proposer", "proposer-1", Actor())
+    await mesh.start("proposer", "proposer-1", Actor())
     proposer = mesh.nodes["proposer-1"].endpoint
     link = LinkCard(endpoint=proposer, role="proposer", round_trip=0.0002)
     windows = {
@@ -76,7 +100,6 @@ async def with_windows(mesh: FakeMesh, **settings: Any) -> dict[str, FakeWindow]
     }
     for name, window in windows.items():
         await mesh.nodes[name].spawn(window, INTROSPECTION)
-    await mesh.start_door(**settings)
     return windows
 
 
@@ -121,10 +144,9 @@ async def test_who_does_not_answer_is_shown_stuck_with_what_he_said_last(
 
 
 async def test_nobody_waits_longer_than_that_for_those_who_do_not_answer(mesh: FakeMesh) -> None:
-    windows = await with_windows(mesh)
+    windows, view = await mapped(mesh, FakeClock())
     for window in windows.values():
         window.open.clear()
-    assert mesh.door is not None and mesh.door._map is not None
     waits: list[float] = []
     wait = asyncio.wait
 
@@ -134,57 +156,53 @@ async def test_nobody_waits_longer_than_that_for_those_who_do_not_answer(mesh: F
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("services.streamer.extras.mesh_map.asyncio.wait", waited)
-        await mesh.door._map.look()
+        await view.look()
     assert waits == [PATIENCE]
 
 
-async def test_many_pages_cost_one_look(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
-    windows = await with_windows(mesh)
-    assert mesh.door is not None and mesh.door._map is not None
-    view = mesh.door._map
+async def test_many_pages_cost_one_look(mesh: FakeMesh) -> None:
+    windows, view = await mapped(mesh, clock := FakeClock())
     await asyncio.gather(*(view.look() for _ in range(20)))
     assert windows["worker-1"].looks == 1
-    view._seen_at -= FRESH
+    await clock.advance(FRESH)
     await asyncio.gather(*(view.look() for _ in range(20)))
     assert windows["worker-1"].looks == 2
 
 
 async def test_a_reader_who_leaves_does_not_end_the_look_of_others(mesh: FakeMesh) -> None:
-    windows = await with_windows(mesh)
+    windows, view = await mapped(mesh, FakeClock())
     windows["worker-1"].open.clear()
-    assert mesh.door is not None and mesh.door._map is not None
-    leaving, staying = (asyncio.ensure_future(mesh.door._map.look()) for _ in range(2))
+    leaving, staying = (asyncio.ensure_future(view.look()) for _ in range(2))
     await until(lambda: windows["worker-1"].looks == 1)
     leaving.cancel()
     windows["worker-1"].open.set()
     assert member_of(await staying, "worker-1")["queue"] == 5
 
 
-async def test_who_leaves_is_gone_for_a_while_and_who_comes_back_has_restarted(
-    mesh: FakeMesh, http: aiohttp.ClientSession
-) -> None:
-    await with_windows(mesh)
-    assert mesh.door is not None and mesh.door._map is not None
-    view = mesh.door._map
+async def test_who_leaves_is_gone_for_a_while_and_who_comes_back_has_restarted(mesh: FakeMesh) -> None:
+    _, view = await mapped(mesh, clock := FakeClock())
     await view.look()
     await mesh.stop("proposer-1")
-    view._seen_at -= FRESH
+    await clock.advance(FRESH)
     body = await view.look()
     assert member_of(body, "proposer-1")["state"] == "gone"
     assert "proposer-1" not in {each["to"] for each in body["links"]}
-    await mesh._start("proposer", "proposer-1", Actor())
-    view._seen_at -= FRESH
+    await mesh.start("proposer", "proposer-1", Actor())
+    await clock.advance(FRESH)
     assert member_of(await view.look(), "proposer-1")["restarts"] == 1
 
 
 async def test_gone_ones_are_forgotten(mesh: FakeMesh) -> None:
-    await with_windows(mesh)
-    assert mesh.door is not None and mesh.door._map is not None
-    view = mesh.door._map
+    clock = FakeClock()
+    view = MeshMap(mesh.directory, mesh.node, instance="streamer-1", stale_after=2.0, clock=clock)
     for number in range(200):
         here = Member(role="worker", instance=f"t{number}", endpoint="mem://nobody", epoch=1, state="ready")
-        view._follow([here])
-    assert len(view._known) < 40
+        mesh.directory.change(here)
+        mesh.directory.members_ = []
+        mesh.directory.change()
+    assert len((await view.look())["members"]) == MOST_GONE
+    await clock.advance(KEEP_GONE + 1.0)
+    assert (await view.look())["members"] == []
 
 
 async def test_the_kill_is_for_demos_alone(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
