@@ -32,7 +32,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from kernels.cpu_cache import kept_on_disk
 
@@ -66,6 +66,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function compiled at its first call and kept on disk where that is possible (kernels/cpu_cache.py)."""
     with kept_on_disk(function) as cache:
         return numba.njit(nogil=True, cache=cache, error_model="numpy")(function)
+
+
+# Decorates a function that plain Python calls as it is, and compiled functions as compiled code.
+shared = register_jitable(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 class Native:

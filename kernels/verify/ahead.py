@@ -10,7 +10,7 @@ import torch
 
 from kernels.cpu_cache import on_disk
 from kernels.verify.cpu import logprobs, verify
-from kernels.verify.cpu_judges import judge_all
+from kernels.verify.cpu_rows import judge_all
 from kernels.verify.questions import Asked, Rule, gather
 
 # Nothing that is compiled depends on it.

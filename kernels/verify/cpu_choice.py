@@ -20,8 +20,8 @@ import numpy as np
 from kernels import cpu_vectors as v
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
+from kernels.verify.cpu_call import BLOCK, inlined, inner
 from kernels.verify.cpu_filters import is_kept, kept_bits, lowest_edge, whole_sum
-from kernels.verify.cpu_words import BLOCK, BLOCKS, FRACTIONS, MAXIMA, SCORES, inlined, inner
 
 # Where a float32 has its exponent.
 _EXPONENT = 2.0**23
@@ -40,8 +40,8 @@ def _margin(best):
 
 
 @inner
-def own(call, row, refused, count):
-    """The arg-max over what is left but for `count` refused ids (int32 at an address); 0 where nothing is left.
+def chosen(call, row, refused, count):
+    """The arg-max over what is left but for the first `count` ids of `refused`; 0 where nothing is left.
 
     Of a greedy row all but the likeliest id is gone.
     """
@@ -58,10 +58,10 @@ def own(call, row, refused, count):
 
 @inner
 def _search(call, row, refused, count, best, winner):
-    scores, maxima, inverse = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row.inverse)
+    scores, maxima, inverse = call.scores, call.maxima, v.spread(row.inverse)
     factor = np.float32(np.float64(row.inverse) * _LOG2_E * _EXPONENT)
     least, offset = _limits(row, best)
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < least:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -94,7 +94,7 @@ def _limits(row, best):
 @inner
 def _score(call, row, token):
     first = token & -LANES
-    z = v.load_floats(v.word(call, SCORES), first) * v.spread(row.inverse)
+    z = v.load_floats(call.scores, first) * v.spread(row.inverse)
     noise = lanes.gumbels(lanes.hashes(lanes.ids_from(first), row.k0, row.k1, row.k2))
     return v.lane(z + noise, token - first)
 
@@ -103,16 +103,16 @@ def _score(call, row, token):
 def _is_among(token, refused, count):
     found = False
     for i in range(count):
-        found |= v.load_i32(refused, i) == token
+        found |= refused[i] == token
     return found
 
 
 @inner
 def _likeliest_but(call, row, refused, count):
     """-1: there is none."""
-    scores, maxima = v.word(call, SCORES), v.word(call, MAXIMA)
+    scores, maxima = call.scores, call.maxima
     best, winner = _LOWEST, -1
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if not v.load_f32(maxima, block) * row.inverse > best:
             continue
         for token in range(block * BLOCK, block * BLOCK + BLOCK):
@@ -125,8 +125,8 @@ def _likeliest_but(call, row, refused, count):
 @inner
 def first_of(call, row_top, inverse):
     """The lowest id with this z."""
-    scores, maxima, top = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row_top)
-    for block in range(v.word(call, BLOCKS)):
+    scores, maxima, top = call.scores, call.maxima, v.spread(row_top)
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * inverse == row_top:
             for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
                 bits = lanes.equal(v.load_floats(scores, i) * v.spread(inverse), top)
@@ -141,17 +141,17 @@ def first_of(call, row_top, inverse):
 @inlined
 def _rest(call, probs, i, left, per_mass, weight):
     """weight * target_probs - draft_probs of 16 ids, of which `left` are in the vocabulary."""
-    target = lanes.whole_units(v.load_floats(v.word(call, FRACTIONS), i)) * per_mass
+    target = lanes.whole_units(v.load_floats(call.fractions, i)) * per_mass
     return target * weight - v.load_floats_part(probs, i, left)
 
 
 @inner
-def residual(call, row, vocabulary, probs, weight):
+def sampled_rest(call, row, probs, weight):
     """From max(weight * target_probs - draft_probs, 0), of a weighed row; -1 where nothing is left of that."""
-    maxima, lowest, lost = v.word(call, MAXIMA), lowest_edge(row), v.spread(_LOST)
+    maxima, vocabulary, lowest, lost = call.maxima, call.vocabulary, lowest_edge(row), v.spread(_LOST)
     per_mass, weights = v.spread(np.float32(1.0) / np.float32(row.total)), v.spread(weight)
     best, winner, reach = -np.inf, -1, np.float32(np.inf)
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         # Without a mass nothing is left.
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
@@ -173,12 +173,12 @@ def residual(call, row, vocabulary, probs, weight):
 
 
 @inner
-def residual_total(call, row, vocabulary, probs, weight):
+def rest_total(call, row, probs, weight):
     """The sum of that, in whole units."""
-    maxima, lowest, none = v.word(call, MAXIMA), lowest_edge(row), v.zeros()
+    maxima, vocabulary, lowest, none = call.maxima, call.vocabulary, lowest_edge(row), v.zeros()
     per_mass, weights = v.spread(np.float32(1.0) / np.float32(row.total)), v.spread(weight)
     total, high, low, sums = 0, v.int_zeros(), v.int_zeros(), 0
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
         for i in range(block * BLOCK, min(block * BLOCK + BLOCK, vocabulary), LANES):
@@ -196,14 +196,14 @@ def residual_total(call, row, vocabulary, probs, weight):
 @inner
 def spread_of(call, row):
     """The sum over ids of fraction * below, in whole units: what the entropy is made of."""
-    scores, maxima, lowest = v.word(call, SCORES), v.word(call, MAXIMA), lowest_edge(row)
+    scores, maxima, lowest = call.scores, call.maxima, lowest_edge(row)
     inverse, top, none, unit = v.spread(row.inverse), v.spread(row.top), v.zeros(), v.spread(_LOST)
     total, high, low, sums = 0, v.int_zeros(), v.int_zeros(), 0
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
-            fraction = lanes.whole_units(v.load_floats(v.word(call, FRACTIONS), i)) * unit
+            fraction = lanes.whole_units(v.load_floats(call.fractions, i)) * unit
             # What has no mass may lie infinitely far below.
             bits = lanes.above(fraction, none)
             below = lanes.choose(bits, v.load_floats(scores, i) * inverse - top, none)

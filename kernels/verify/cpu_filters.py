@@ -14,24 +14,8 @@ import numpy as np
 from kernels import cpu_vectors as v
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
-from kernels.verify.cpu_words import (
-    BLOCK,
-    BLOCKS,
-    FRACTIONS,
-    MAXIMA,
-    NEAR_IDS,
-    NEAR_VALUES,
-    NEAR_WEIGHTS,
-    NO,
-    SCORES,
-    VOCABULARY,
-    YES,
-    Row,
-    inlined,
-    inner,
-)
+from kernels.verify.cpu_call import BLOCK, NO, Row, inlined, inner
 from kernels.verify.numbers import LEAST_EXPONENT, UNIT
-from kernels.verify.questions import FLOOR, TOP_K, TOP_P
 
 _INFINITE = np.float32(np.inf)
 _FINITE = np.float32(np.finfo(np.float32).max)
@@ -46,34 +30,35 @@ _FEW = 16
 
 @inner
 def edged(row, edge, edge_id, floor):
-    return Row(row.valid, row.inverse, row.top, row.first, edge, edge_id, floor, row.total, row.k0, row.k1, row.k2)
+    return Row(
+        row.call, row.valid, row.inverse, row.top, row.first, edge, edge_id, floor, row.total, row.k0, row.k1, row.k2
+    )
 
 
 @inner
 def weighed(row, total):
     return Row(
-        row.valid, row.inverse, row.top, row.first, row.edge, row.edge_id, row.floor, total, row.k0, row.k1, row.k2
-    )
+        row.call, row.valid, row.inverse, row.top, row.first, row.edge, row.edge_id, row.floor, total, row.k0, row.k1,
+        row.k2,
+    )  # fmt: skip
 
 
 @inner
 def filtered(call, rule, row):
     """The row with the edges of its rule."""
-    top_k, top_p = np.int64(v.load_i32(rule, TOP_K)), v.load_f32(rule, TOP_P)
-    if top_k > 0 and top_k < v.word(call, VOCABULARY):
-        edge, edge_id = _edge(call, row, NO, np.float64(top_k))
+    if rule.top_k > 0 and rule.top_k < call.vocabulary:
+        edge, edge_id = _edge(call, row, False, np.float64(rule.top_k))
         row = edged(row, edge, edge_id, row.floor)
-    if top_p < np.float32(1.0):
-        reach = np.float64(top_p) * np.float64(weigh(call, row))
+    if rule.top_p < np.float32(1.0):
+        reach = np.float64(rule.top_p) * np.float64(weigh(call, row))
         if reach > 0.0:
-            edge, edge_id = _edge(call, row, YES, reach)
+            edge, edge_id = _edge(call, row, True, reach)
         else:
             edge, edge_id = row.top, row.first
         row = edged(row, edge, edge_id, row.floor)
-    floor = v.load_f32(rule, FLOOR)
-    if floor > _NOTHING:
+    if rule.floor > _NOTHING:
         return edged(row, row.top, row.first, row.floor)
-    return edged(row, row.edge, row.edge_id, max(floor, row.floor))
+    return edged(row, row.edge, row.edge_id, max(rule.floor, row.floor))
 
 
 # What is left ----------------------------------------------------------------------------------------------
@@ -98,7 +83,7 @@ def kept_bits(row, z, first_id):
 
 @inlined
 def is_kept(call, row, token):
-    z = v.load_f32(v.word(call, SCORES), token) * row.inverse
+    z = v.load_f32(call.scores, token) * row.inverse
     return (z > row.edge or (z == row.edge and token <= row.edge_id)) and z - row.top >= row.floor
 
 
@@ -106,10 +91,10 @@ def is_kept(call, row, token):
 def weigh(call, row):
     """The sum of all masses that are left. FRACTIONS has what they are cut from (mass = as_mass(fraction)), in blocks
     that reach `lowest_edge`."""
-    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
+    scores, fractions, maxima = call.scores, call.fractions, call.maxima
     lowest, inverse, top = lowest_edge(row), v.spread(row.inverse), v.spread(row.top)
     total, high, low, sums = 0, v.int_zeros(), v.int_zeros(), 0
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -128,9 +113,9 @@ def weigh(call, row):
 @inner
 def mass_of(call, row, token):
     """Once the row is weighed."""
-    if v.load_f32(v.word(call, SCORES), token) * row.inverse < lowest_edge(row):
+    if v.load_f32(call.scores, token) * row.inverse < lowest_edge(row):
         return 0
-    return _as_mass(v.load_f32(v.word(call, FRACTIONS), token))
+    return _as_mass(v.load_f32(call.fractions, token))
 
 
 @inlined
@@ -150,17 +135,17 @@ def reaches_beyond(call, rule, row, token):
     over the masses, where the edge itself takes several."""
     if token == row.first:
         return True
-    reach = np.float64(v.load_f32(rule, TOP_P)) * np.float64(weigh(call, row))
+    reach = np.float64(rule.top_p) * np.float64(weigh(call, row))
     return np.float64(_mass_before(call, row, token)) < reach
 
 
 @inner
 def _mass_before(call, row, token):
     """Of all ids that are likelier, once the row is weighed."""
-    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
+    scores, fractions, maxima = call.scores, call.fractions, call.maxima
     own, inverse, none = v.load_f32(scores, token) * row.inverse, v.spread(row.inverse), v.zeros()
     total, owns, lowest = 0, v.spread(own), max(own, lowest_edge(row))
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -176,10 +161,10 @@ def _mass_before(call, row, token):
 @inner
 def rank_of(call, row, token):
     """How many ids are likelier."""
-    scores, maxima, inverse = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row.inverse)
+    scores, maxima, inverse = call.scores, call.maxima, v.spread(row.inverse)
     own = v.load_f32(scores, token) * row.inverse
     before, owns = 0, v.spread(own)
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < own:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -196,7 +181,7 @@ def rank_of(call, row, token):
 def _edge(call, row, by_mass, reach):
     """z and id of the last one that has less than `reach` > 0 before it. By mass: once the row is weighed."""
     bottom = lowest_edge(row) if by_mass else max(row.edge, -_FINITE)
-    first = max(_reached_by(call, row, min(_BLOCKS_NEAR, v.word(call, BLOCKS))), bottom)
+    first = max(_reached_by(call, row, min(_BLOCKS_NEAR, call.blocks)), bottom)
     count, weight = _collect(call, row, by_mass, first, _INFINITE)
     if np.float64(weight) >= reach:
         return _edge_among(call, count, NO, reach)
@@ -244,9 +229,9 @@ def _reached_by(call, row, wanted):
 
 @inner
 def _blocks_at(call, row, threshold):
-    maxima, inverse, least = v.word(call, MAXIMA), v.spread(row.inverse), v.spread(threshold)
+    maxima, inverse, least = call.maxima, v.spread(row.inverse), v.spread(threshold)
     count = 0
-    for i in range(0, v.word(call, BLOCKS), LANES):
+    for i in range(0, call.blocks, LANES):
         count += lanes.count_of(lanes.at_least(v.load_floats(maxima, i) * inverse, least))
     return count
 
@@ -254,11 +239,11 @@ def _blocks_at(call, row, threshold):
 @inner
 def _collect(call, row, by_mass, low, high):
     """What has low <= z < high goes to NEAR_*, by id; how many there are, and their weight."""
-    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
-    ids, values, weights = v.word(call, NEAR_IDS), v.word(call, NEAR_VALUES), v.word(call, NEAR_WEIGHTS)
+    scores, fractions, maxima = call.scores, call.fractions, call.maxima
+    ids, values, weights = call.near_ids, call.near_values, call.near_weights
     inverse, least, most = v.spread(row.inverse), v.spread(low), v.spread(high)
     count, total = 0, 0
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < low:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -279,11 +264,11 @@ def _collect(call, row, by_mass, low, high):
 @inner
 def _above(call, row, by_mass, threshold):
     """How many have z >= threshold, and their weight."""
-    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
+    scores, fractions, maxima = call.scores, call.fractions, call.maxima
     inverse, least = v.spread(row.inverse), v.spread(threshold)
     none = v.zeros()
     count, total, high, low, sums = 0, 0, v.int_zeros(), v.int_zeros(), 0
-    for block in range(v.word(call, BLOCKS)):
+    for block in range(call.blocks):
         if v.load_f32(maxima, block) * row.inverse < threshold:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
@@ -310,8 +295,8 @@ def _edge_among(call, count, before, reach):
         pivot = _part(call, begin, end)
         ahead = before
         for i in range(begin, pivot):
-            ahead += v.load_i64(v.word(call, NEAR_WEIGHTS), i)
-        following = ahead + v.load_i64(v.word(call, NEAR_WEIGHTS), pivot)
+            ahead += v.load_i64(call.near_weights, i)
+        following = ahead + v.load_i64(call.near_weights, pivot)
         if not np.float64(ahead) < reach:
             end = pivot
         elif np.float64(following) < reach:
@@ -324,20 +309,20 @@ def _edge_among(call, count, before, reach):
         if not np.float64(before) < reach:
             break
         edge = i
-        before += v.load_i64(v.word(call, NEAR_WEIGHTS), i)
-    return v.load_f32(v.word(call, NEAR_VALUES), edge), np.int64(v.load_i32(v.word(call, NEAR_IDS), edge))
+        before += v.load_i64(call.near_weights, i)
+    return v.load_f32(call.near_values, edge), np.int64(v.load_i32(call.near_ids, edge))
 
 
 @inlined
 def _comes_before(call, a, b):
-    values, ids = v.word(call, NEAR_VALUES), v.word(call, NEAR_IDS)
+    values, ids = call.near_values, call.near_ids
     first, second = v.load_f32(values, a), v.load_f32(values, b)
     return first > second or (first == second and v.load_i32(ids, a) < v.load_i32(ids, b))
 
 
 @inlined
 def _swap(call, a, b):
-    values, ids, weights = v.word(call, NEAR_VALUES), v.word(call, NEAR_IDS), v.word(call, NEAR_WEIGHTS)
+    values, ids, weights = call.near_values, call.near_ids, call.near_weights
     value, token, weight = v.load_f32(values, a), v.load_i32(ids, a), v.load_i64(weights, a)
     v.store_f32(values, a, v.load_f32(values, b))
     v.store_i32(ids, a, v.load_i32(ids, b))
@@ -386,7 +371,7 @@ def _sort(call, begin, end):
 def likeliest(call, row, count):
     """The `count` likeliest ids, in order, at the beginning of NEAR_*."""
     edge = row.edge
-    if count < v.word(call, VOCABULARY):
-        edge, _ = _edge(call, row, NO, np.float64(count))
-    found, _ = _collect(call, row, NO, edge, _INFINITE)
+    if count < call.vocabulary:
+        edge, _ = _edge(call, row, False, np.float64(count))
+    found, _ = _collect(call, row, False, edge, _INFINITE)
     _sort(call, NO, found)

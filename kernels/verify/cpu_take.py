@@ -9,36 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from kernels import cpu_vectors as v
+from kernels.cpu_program import compiled
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
-from kernels.verify.cpu_words import (
-    BEGINS,
-    BFLOAT16,
-    BIAS_BEGINS,
-    BIAS_IDS,
-    BIAS_VALUES,
-    BLOCK,
-    BLOCKS,
-    COPY,
-    DRAFTED,
-    FORBIDDEN_BEGINS,
-    FORBIDDEN_IDS,
-    LOGITS,
-    MASK_BITS,
-    MASK_OF_ROW,
-    MASK_STRIDE,
-    MAXIMA,
-    ROWS,
-    SCORES,
-    SEEN_BEGINS,
-    SEEN_COUNTS,
-    SEEN_IDS,
-    STRIDE,
-    VOCABULARY,
-    inlined,
-    inner,
-)
-from kernels.verify.questions import FREQUENCY, PRESENCE, REPETITION
+from kernels.verify.cpu_call import BLOCK, call_at, inlined, inner
 
 _LOWEST = np.float32(-np.inf)
 _ONE, _NOTHING = np.float32(1.0), np.float32(0.0)
@@ -48,32 +22,32 @@ _ONE, _NOTHING = np.float32(1.0), np.float32(0.0)
 def take(call, rule, sequence, row, depth):
     """Scores and maxima of a row that stands behind `depth` drafted tokens: those of the rows in ROWS from the
     sequence's first (`path`)."""
-    source = v.word(call, LOGITS) + row * v.word(call, STRIDE)
+    source = call.logits + row * call.stride
     if not _may_be_edited(call, rule, row):
         look(call, source)
         return
     _copy(call, source)
     if _edit(call, rule, sequence, row, depth):
-        for block in range(v.word(call, BLOCKS)):
+        for block in range(call.blocks):
             _note_maximum(call, block)
 
 
 @inner
 def look(call, source):
     """Scores and maxima of the logits at this address, which stay as they are."""
-    if v.word(call, BFLOAT16) != 0 or v.word(call, VOCABULARY) % BLOCK != 0:
+    if call.bfloat16 != 0 or call.vocabulary % BLOCK != 0:
         _copy(call, source)
         return
-    v.store_i64(call, SCORES, source)
-    for block in range(v.word(call, BLOCKS)):
+    call.scores = source
+    for block in range(call.blocks):
         _note_maximum(call, block)
 
 
 @inner
 def _copy(call, source):
-    v.store_i64(call, SCORES, v.word(call, COPY))
-    scores, maxima, vocabulary = v.word(call, COPY), v.word(call, MAXIMA), v.word(call, VOCABULARY)
-    bfloat16 = v.word(call, BFLOAT16) != 0
+    call.scores = call.copied
+    scores, maxima, vocabulary = call.copied, call.maxima, call.vocabulary
+    bfloat16 = call.bfloat16 != 0
     whole = vocabulary // BLOCK
     for block in range(whole):
         i = block * BLOCK
@@ -88,7 +62,7 @@ def _copy(call, source):
         v.store_floats(scores, i + 32, c)
         v.store_floats(scores, i + 48, d)
         v.store_f32(maxima, block, _maximum(a, b, c, d))
-    if whole < v.word(call, BLOCKS):
+    if whole < call.blocks:
         for i in range(whole * BLOCK, whole * BLOCK + BLOCK, LANES):
             left = min(max(vocabulary - i, 0), LANES)
             value = v.load_bfloat16_part(source, i, left) if bfloat16 else v.load_floats_part(source, i, left)
@@ -106,20 +80,20 @@ def _maximum(a, b, c, d):
 
 @inner
 def _note_maximum(call, block):
-    scores, i = v.word(call, SCORES), block * BLOCK
+    scores, i = call.scores, block * BLOCK
     highest = _maximum(
         v.load_floats(scores, i), v.load_floats(scores, i + 16),
         v.load_floats(scores, i + 32), v.load_floats(scores, i + 48),
     )  # fmt: skip
-    v.store_f32(v.word(call, MAXIMA), block, highest)
+    v.store_f32(call.maxima, block, highest)
 
 
 @inner
 def highest(call):
     """Of the whole row; NaN where there is one."""
-    maxima, most, nans = v.word(call, MAXIMA), v.spread(_LOWEST), 0
+    maxima, most, nans = call.maxima, v.spread(_LOWEST), 0
     # The maxima are filled up with -inf to whole vectors.
-    for i in range(0, v.word(call, BLOCKS), LANES):
+    for i in range(0, call.blocks, LANES):
         value = v.load_floats(maxima, i)
         nans |= lanes.has_nan(value, value)
         most = v.maximum(value, most)
@@ -131,42 +105,41 @@ def highest(call):
 
 @inlined
 def _penalises(rule):
-    repetition, presence = v.load_f32(rule, REPETITION), v.load_f32(rule, PRESENCE)
-    return not (repetition == _ONE and presence == _NOTHING and v.load_f32(rule, FREQUENCY) == _NOTHING)
+    return not (rule.repetition == _ONE and rule.presence == _NOTHING and rule.frequency == _NOTHING)
 
 
 @inlined
 def _may_be_edited(call, rule, row):
-    masked = v.word(call, MASK_OF_ROW) != 0 and v.load_i32(v.word(call, MASK_OF_ROW), row) >= 0
-    return masked or v.word(call, BIAS_BEGINS) != 0 or _penalises(rule)
+    masked = call.mask_of_row != 0 and v.load_i32(call.mask_of_row, row) >= 0
+    return masked or call.bias_begins != 0 or _penalises(rule)
 
 
 @inner
 def _edit(call, rule, sequence, row, depth):
     """Penalties, biases, what is forbidden, what is allowed; in this order. Whether anything was edited."""
-    scores = v.word(call, SCORES)
+    scores = call.scores
     edited = _penalise(call, rule, sequence, row, depth)
-    if v.word(call, BIAS_BEGINS) != 0:
-        begins = v.word(call, BIAS_BEGINS)
+    if call.bias_begins != 0:
+        begins = call.bias_begins
         for i in range(v.load_i32(begins, sequence), v.load_i32(begins, sequence + 1)):
-            at = np.int64(v.load_i32(v.word(call, BIAS_IDS), i))
-            v.store_f32(scores, at, v.load_f32(scores, at) + v.load_f32(v.word(call, BIAS_VALUES), i))
+            at = np.int64(v.load_i32(call.bias_ids, i))
+            v.store_f32(scores, at, v.load_f32(scores, at) + v.load_f32(call.bias_values, i))
             edited = True
-        begins = v.word(call, FORBIDDEN_BEGINS)
+        begins = call.forbidden_begins
         for i in range(v.load_i32(begins, row), v.load_i32(begins, row + 1)):
-            v.store_f32(scores, np.int64(v.load_i32(v.word(call, FORBIDDEN_IDS), i)), _LOWEST)
+            v.store_f32(scores, np.int64(v.load_i32(call.forbidden_ids, i)), _LOWEST)
             edited = True
-    if v.word(call, MASK_OF_ROW) != 0 and v.load_i32(v.word(call, MASK_OF_ROW), row) >= 0:
-        _mask(call, np.int64(v.load_i32(v.word(call, MASK_OF_ROW), row)))
+    if call.mask_of_row != 0 and v.load_i32(call.mask_of_row, row) >= 0:
+        _mask(call, np.int64(v.load_i32(call.mask_of_row, row)))
         edited = True
     return edited
 
 
 @inner
 def _mask(call, index):
-    scores = v.word(call, SCORES)
-    bits = v.word(call, MASK_BITS) + index * v.word(call, MASK_STRIDE)
-    for i in range(0, v.word(call, VOCABULARY), LANES):
+    scores = call.scores
+    bits = call.mask_bits + index * call.mask_stride
+    for i in range(0, call.vocabulary, LANES):
         kept = np.int64(v.load_i32(bits, i >> 5)) >> (i & 31)
         v.store_floats(scores, i, lanes.choose(kept, v.load_floats(scores, i), v.spread(_LOWEST)))
 
@@ -176,19 +149,19 @@ def _penalise(call, rule, sequence, row, depth):
     """Of every id that counts: those seen, with the drafted tokens this row stands behind added."""
     if not _penalises(rule):
         return False
-    repetition, presence = v.load_f32(rule, REPETITION), v.load_f32(rule, PRESENCE)
-    frequency = v.load_f32(rule, FREQUENCY)
-    scores, begin, end = v.word(call, SCORES), 0, 0
-    if v.word(call, SEEN_BEGINS) != 0:
-        begin = np.int64(v.load_i32(v.word(call, SEEN_BEGINS), sequence))
-        end = np.int64(v.load_i32(v.word(call, SEEN_BEGINS), sequence + 1))
-    seen, counts = v.word(call, SEEN_IDS), v.word(call, SEEN_COUNTS)
+    repetition, presence = rule.repetition, rule.presence
+    frequency = rule.frequency
+    scores, begin, end = call.scores, 0, 0
+    if call.seen_begins != 0:
+        begin = np.int64(v.load_i32(call.seen_begins, sequence))
+        end = np.int64(v.load_i32(call.seen_begins, sequence + 1))
+    seen, counts = call.seen_ids, call.seen_counts
     for i in range(begin, end):
         token, count = np.int64(v.load_i32(seen, i)), np.int64(v.load_i32(counts, i))
         score = _penalised(v.load_f32(scores, token), count, repetition, presence, frequency)
         v.store_f32(scores, token, score)
     # Drafted tokens start anew from their logit, with all their counts: few enough to look them up.
-    path = np.int64(v.load_i32(v.word(call, BEGINS), sequence))
+    path = np.int64(v.load_i32(call.begins, sequence))
     for place in range(1, depth + 1):
         token = _drafted(call, path + place)
         count = 0
@@ -204,13 +177,13 @@ def _penalise(call, rule, sequence, row, depth):
 @inlined
 def _drafted(call, place):
     """The token drafted at a place of the path."""
-    return np.int64(v.load_i32(v.word(call, DRAFTED), np.int64(v.load_i32(v.word(call, ROWS), place))))
+    return np.int64(v.load_i32(call.drafted, np.int64(v.load_i32(call.rows, place))))
 
 
 @inlined
 def _logit(call, row, token):
-    source = v.word(call, LOGITS) + row * v.word(call, STRIDE)
-    return v.load_bf16(source, token) if v.word(call, BFLOAT16) != 0 else v.load_f32(source, token)
+    source = call.logits + row * call.stride
+    return v.load_bf16(source, token) if call.bfloat16 != 0 else v.load_f32(source, token)
 
 
 @inlined
@@ -220,3 +193,23 @@ def _penalised(score, count, repetition, presence, frequency):
     if count != 0 and (presence != _NOTHING or frequency != _NOTHING):
         score = score - (frequency * np.float32(count) + presence)
     return score
+
+
+@compiled
+def wrong_edit(address):
+    """Of a call with edits: -1, or the place of an id to edit that is outside of the vocabulary."""
+    call = call_at(address)
+    rows = np.int64(v.load_i32(call.begins, call.sequences))
+    found = _first_outside(call, call.seen_begins, call.seen_ids, call.sequences)
+    if found < 0:
+        found = _first_outside(call, call.bias_begins, call.bias_ids, call.sequences)
+    return found if found >= 0 else _first_outside(call, call.forbidden_begins, call.forbidden_ids, rows)
+
+
+@inner
+def _first_outside(call, begins, ids, lists):
+    for i in range(v.load_i32(begins, 0), v.load_i32(begins, lists)):
+        token = v.load_i32(ids, i)
+        if token < 0 or token >= call.vocabulary:
+            return i
+    return -1

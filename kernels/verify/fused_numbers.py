@@ -11,9 +11,9 @@ import triton.language as tl
 
 from kernels.verify import questions
 
-INVERSE = tl.constexpr(questions.INVERSE)
-SEED = tl.constexpr(questions.SEED)
-POSITION = tl.constexpr(questions.POSITION)
+INVERSE = tl.constexpr(questions.word_of("inverse"))
+SEED = tl.constexpr(questions.word_of("seed"))
+POSITION = tl.constexpr(questions.word_of("position"))
 NONE_YET = tl.constexpr(2**31 - 1)  # an id behind all others
 ID_BITS = tl.constexpr(20)
 MINUS_INFINITY = tl.constexpr(-8388608)  # its bits

@@ -52,10 +52,10 @@ ALL = tl.constexpr(questions.ALL)
 REJECTION = tl.constexpr(questions.REJECTION)
 BLOCK_STRATEGY = tl.constexpr(questions.BLOCK)
 TYPICAL = tl.constexpr(questions.TYPICAL)
-CANDIDATES = tl.constexpr(questions.CANDIDATES)
-WINDOW = tl.constexpr(questions.WINDOW)
-EPSILON = tl.constexpr(questions.EPSILON)
-DELTA = tl.constexpr(questions.DELTA)
+CANDIDATES = tl.constexpr(questions.word_of("candidates"))
+WINDOW = tl.constexpr(questions.word_of("window"))
+EPSILON = tl.constexpr(questions.word_of("epsilon"))
+DELTA = tl.constexpr(questions.word_of("delta"))
 
 # How the last row of a walk chooses, in words of 32 bits.
 MODE = tl.constexpr(0)  # 0: it has chosen; 1: from what is allowed; 2: from what a distribution leaves

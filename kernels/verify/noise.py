@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.cpu_program import shared
 from kernels.verify.numbers import ln
 
 MASK_32 = 0xFFFFFFFF
@@ -16,30 +17,34 @@ MIX_1 = 0x21F0AAAD
 MIX_2 = 0xD35A2D97
 
 
-def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Philox4x32-10: four random 32-bit words for a counter under a key."""
+@shared
+def philox(counter, key):
+    """Philox4x32-10: four random 32-bit words for a counter of four under a key of two."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        high_0, low_0 = divmod(0xD2511F53 * c0, 1 << 32)
-        high_1, low_1 = divmod(0xCD9E8D57 * c2, 1 << 32)
-        c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
+        # Compiled, a product of two words may be negative: its two words are the same.
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = b >> 32 & MASK_32 ^ c1 ^ k0, b & MASK_32, a >> 32 & MASK_32 ^ c3 ^ k1, a & MASK_32
         k0, k1 = (k0 + WEYL) & MASK_32, (k1 + 0xBB67AE85) & MASK_32
     return c0, c1, c2, c3
 
 
-def row_key(seed: int, position: int) -> tuple[int, int, int]:
+@shared
+def row_key(seed, position):
     """The three words that make the hash of a row its own. Seeds count modulo 2**64."""
-    return _words(seed, position, 0)[:3]
+    k0, k1, k2, _ = _words(seed, position, 0)
+    return k0, k1, k2
 
 
-def uniform(seed: int, position: int, index: int) -> float:
-    """In (0, 1), for judging drafted token `index` (from 1, of its sequence's draft) in the step whose root is at
-    this position."""
+@shared
+def uniform(seed, position, index):
+    """In (0, 1): verifies draft token `index` (from 1, of its sequence) in the step whose root is at this position."""
     return (_words(seed, position, index)[0] + 0.5) * 2.0**-32
 
 
-def _words(seed: int, position: int, stream: int) -> tuple[int, int, int, int]:
+@shared
+def _words(seed, position, stream):
     counter = (position & MASK_32, position >> 32 & MASK_32, stream, 0)
     return philox(counter, (seed & MASK_32, seed >> 32 & MASK_32))
 

@@ -22,20 +22,11 @@ from kernels.launch import ceil_div, only_compiling, power_of_two
 from kernels.verify import fused
 from kernels.verify.fused import Launches, Sizes, Workspace
 from kernels.verify.questions import (
-    ACCEPT,
     ALL,
-    FLOOR,
-    FREQUENCY,
-    INVERSE,
     LONGEST_DRAFT,
     MATCH,
     NORMAL,
-    PRESENCE,
     REJECTION,
-    REPETITION,
-    STRATEGY,
-    TOP_K,
-    TOP_P,
     Answers,
     Asked,
     DraftProbs,
@@ -179,12 +170,11 @@ def _entries(questions: Questions) -> int:
 
 def needs_of(questions: Questions) -> Launches:
     """Which launches the rules need. They are read on the host: reading them on the device would wait for it."""
-    words = questions.rules.numpy()
-    floats = words.view(np.float32)
-    sampled = floats[:, INVERSE] != 0.0
-    filters = (words[:, TOP_K] > 0) | (floats[:, TOP_P] < 1.0) | (floats[:, FLOOR] > -math.inf)
-    judged = (words[:, STRATEGY] != MATCH) & sampled | (words[:, ACCEPT] != NORMAL)
-    penalties = (floats[:, REPETITION] != 1.0) | (floats[:, PRESENCE] != 0.0) | (floats[:, FREQUENCY] != 0.0)
+    rules = questions.records
+    sampled = rules["inverse"] != 0.0
+    filters = (rules["top_k"] > 0) | (rules["top_p"] < 1.0) | (rules["floor"] > -math.inf)
+    judged = (rules["strategy"] != MATCH) & sampled | (rules["accept"] != NORMAL)
+    penalties = (rules["repetition"] != 1.0) | (rules["presence"] != 0.0) | (rules["frequency"] != 0.0)
     return Launches(
         penalties=bool(penalties.any()),
         sampled=bool(sampled.any()),

@@ -31,23 +31,32 @@ NORMAL, ALL, NONE = range(3)
 SMALLEST_TEMPERATURE = 1e-5
 LONGEST_DRAFT = 64  # tokens of a draft, and so its depth
 
-# The words of a rule, 32 bits each. f32: the bits of a float.
-STRATEGY = 0
-ACCEPT = 1
-INVERSE = 2  # f32, 1 / temperature; 0: greedy
-TOP_K = 3  # 0: off
-TOP_P = 4  # f32, 1 or more: off
-FLOOR = 5  # f32, ln(min_p); -inf: off
-SEED = 6  # two words, low first
-POSITION = 8  # two words: index, in its sequence, of the token after the text
-REPETITION = 10  # f32, 1: off
-PRESENCE = 11  # f32, 0: off
-FREQUENCY = 12  # f32, 0: off
-CANDIDATES = 13  # TOPP: draft tokens among this many most probable ids are accepted
-WINDOW = 14  # TOPP: tokens that must be the most probable after a second most probable one; 0: off
-EPSILON = 15  # f32, TYPICAL: ln of the probability that always suffices
-DELTA = 16  # f32, TYPICAL: ln of the factor of exp(-entropy)
-WORDS = 20  # a multiple of 16 bytes
+# A rule as kernels read it.
+RULE = np.dtype((np.record, [
+    ("strategy", np.int32),
+    ("accept", np.int32),
+    ("inverse", np.float32),  # 1 / temperature; 0: greedy
+    ("top_k", np.int32),  # 0: off
+    ("top_p", np.float32),  # 1 or more: off
+    ("floor", np.float32),  # ln(min_p); -inf: off
+    ("seed", np.int64),
+    ("position", np.int64),  # index, in its sequence, of the token after the text
+    ("repetition", np.float32),  # 1: off
+    ("presence", np.float32),  # 0: off
+    ("frequency", np.float32),  # 0: off
+    ("candidates", np.int32),  # TOPP: draft tokens among this many most probable ids are accepted
+    ("window", np.int32),  # TOPP: tokens that must be the most probable after a second most probable one; 0: off
+    ("epsilon", np.float32),  # TYPICAL: ln of the probability that always suffices
+    ("delta", np.float32),  # TYPICAL: ln of the factor of exp(-entropy)
+    ("unused", np.int32, (3,)),  # up to a multiple of 16 bytes
+]))  # fmt: skip
+WORDS = RULE.itemsize // 4
+
+
+def word_of(field: str) -> int:
+    """Where a field of a rule begins, in words of 32 bits."""
+    assert RULE.fields is not None
+    return int(RULE.fields[field][1]) // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +88,18 @@ class Rule:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
     def words(self, position: int = 0) -> np.ndarray:
-        """int32 [WORDS]"""
-        words = np.zeros(WORDS, np.int32)
-        floats, unsigned = words.view(np.float32), words.view(np.uint32)
-        words[STRATEGY] = MATCH if self.greedy else self.strategy
-        words[ACCEPT] = self.accept
-        floats[INVERSE] = 0.0 if self.greedy else 1.0 / self.temperature
-        words[TOP_K] = min(self.top_k, 2**31 - 1)
-        floats[TOP_P] = self.top_p
-        floats[FLOOR] = _ln(self.min_p)
-        unsigned[SEED], unsigned[SEED + 1] = self.seed & 0xFFFFFFFF, self.seed >> 32 & 0xFFFFFFFF
-        unsigned[POSITION], unsigned[POSITION + 1] = position & 0xFFFFFFFF, position >> 32 & 0xFFFFFFFF
-        floats[REPETITION] = self.repetition_penalty
-        floats[PRESENCE] = self.presence_penalty
-        floats[FREQUENCY] = self.frequency_penalty
-        words[CANDIDATES], words[WINDOW] = self.max_candidate_len, self.verify_window
-        floats[EPSILON], floats[DELTA] = _ln(self.typical_epsilon), _ln(self.typical_delta)
-        return words
+        """int32 [WORDS], a RULE"""
+        record = np.zeros(1, RULE)
+        rule = record[0]
+        rule.strategy, rule.accept = MATCH if self.greedy else self.strategy, self.accept
+        rule.inverse = 0.0 if self.greedy else 1.0 / self.temperature
+        rule.top_k, rule.top_p, rule.floor = min(self.top_k, 2**31 - 1), self.top_p, _ln(self.min_p)
+        rule.seed, rule.position = (self.seed + 2**63) % 2**64 - 2**63, position
+        rule.repetition = self.repetition_penalty
+        rule.presence, rule.frequency = self.presence_penalty, self.frequency_penalty
+        rule.candidates, rule.window = self.max_candidate_len, self.verify_window
+        rule.epsilon, rule.delta = _ln(self.typical_epsilon), _ln(self.typical_delta)
+        return record.view(np.int32)
 
 
 def _ln(x: float) -> float:
@@ -141,13 +145,18 @@ class DraftProbs:
 
 @dataclass(slots=True)
 class Questions:
-    rules: torch.Tensor  # int32 [B, WORDS]
+    rules: torch.Tensor  # int32 [B, WORDS], each a RULE
     begins: torch.Tensor  # int32 [B + 1], the rows of sequence b are begins[b]..begins[b + 1]
     drafted: torch.Tensor  # int32 [R], -1 for a root
     parents: torch.Tensor  # int32 [R], a row of the whole batch before this one; -1 for a root
     edits: Edits | None = None
     masks: Masks | None = None
     draft_probs: DraftProbs | None = None
+
+    @property
+    def records(self) -> np.ndarray:
+        """RULE [B], for rules on the host; the same memory."""
+        return self.rules.numpy().view(RULE)[:, 0]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Verification in plain torch, one sequence and one row after the other. The reference for the other two.
+"""The facts of rows in plain torch, one row after the other; strategies.py decides on them. The reference for the
+other two.
 
 README.md beside this file is the specification; this is it, written to be read. Whatever else computes verdicts
 (cpu.py, fused.py) gives the same integers.
@@ -8,39 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from kernels.verify.noise import gumbel, uniform
-from kernels.verify.numbers import LN_UNIT, as_mass, ln, mass
-from kernels.verify.questions import (
-    ACCEPT,
-    ALL,
-    BLOCK,
-    CANDIDATES,
-    DELTA,
-    EPSILON,
-    FLOOR,
-    FREQUENCY,
-    INVERSE,
-    MATCH,
-    NORMAL,
-    POSITION,
-    PRESENCE,
-    REJECTION,
-    REPETITION,
-    SEED,
-    STRATEGY,
-    TOP_K,
-    TOP_P,
-    TOPP,
-    TYPICAL,
-    WINDOW,
-    Answers,
-    Questions,
-)
+from kernels.verify import noise
+from kernels.verify.numbers import LN_UNIT, UNIT, as_mass, ln, mass
+from kernels.verify.questions import Answers, Questions
+from kernels.verify.strategies import FAILED, is_token, judge
 
-LOST = float(2**-40)
+_UNITS = float(2**-40)
+# A smaller rest may be a rounding error and counts as 0.
+_LEAST_REST = float(2**-40)
 
 
 def verify(logits: torch.Tensor, questions: Questions) -> Answers:
@@ -54,71 +34,69 @@ def verify(logits: torch.Tensor, questions: Questions) -> Answers:
     )
     for index in range(sequences):
         sequence = _Sequence(logits, questions, index)
-        judge = _JUDGES[sequence.strategy] if sequence.accept == NORMAL else _without_asking
-        verdict = judge(sequence)
-        if verdict is None:
+        last, token = judge(sequence)
+        if last == FAILED:
             answers.failed[index] = 1
             continue
-        path, own = verdict
-        for place, row in enumerate(path):
-            last = place == len(path) - 1
-            # A draft token is accepted by the row before its own.
-            answers.tokens[sequence.begin + place] = own if last else sequence.drafted[path[place + 1]]
-            answers.rows[sequence.begin + place] = row
+        path = sequence.path_to(last)
+        # A draft token is accepted by the row before its own.
+        tokens = [*(sequence.drafted[row] for row in path[1:]), token]
+        span = slice(sequence.begin, sequence.begin + len(path))
+        answers.tokens[span] = torch.tensor(tokens, dtype=torch.int32)
+        answers.rows[span] = torch.tensor(path, dtype=torch.int32)
         answers.accepted[index] = len(path) - 1
     return answers
 
 
-# The accepted rows, from the root, and the token that the last of them chose; None: its logits are invalid.
-Verdict = tuple[list[int], int] | None
-
-
 @dataclass(slots=True)
 class _Row:
-    """One row of logits after its edits."""
+    """One row of logits after its edits: the facts that strategies.py lists."""
 
-    z: torch.Tensor  # float32 [V], scores over the temperature (greedy: the scores)
-    first: int  # the likeliest id
-    score: torch.Tensor  # float32 [V], z + noise; -inf where a token isn't allowed
-    masses: torch.Tensor  # int64 [V], 0 where a token isn't allowed
-    total: int
-    rank: torch.Tensor  # int64 [V], how many ids are likelier
+    valid: bool
+    relative: torch.Tensor  # float32 [V], z minus the highest z
+    score: torch.Tensor  # float32 [V], z + noise (greedy: z); -inf where an id isn't allowed
+    masses: torch.Tensor  # int64 [V], 0 where an id isn't allowed
+    ranks: torch.Tensor  # int64 [V], how many ids are more probable
     allowed: torch.Tensor  # bool [V]
+    total: int
 
-    @property
-    def own(self) -> int:
-        return _lowest_argmax(self.score)
+    def mass(self, token: int) -> int:
+        return int(self.masses[token])
+
+    def rank(self, token: int) -> int:
+        return int(self.ranks[token])
+
+    def below(self, token: int) -> float:
+        return float(self.relative[token])
+
+    def allows(self, token: int) -> bool:
+        return bool(self.allowed[token])
+
+    def whole(self) -> float:
+        return float(ln(_float32(self.total)) - LN_UNIT)
+
+    def mean_below(self) -> float:
+        weighted = self.masses.to(torch.float32) * _UNITS * torch.where(self.masses > 0, self.relative, 0.0)
+        return float(int(as_mass(weighted).sum())) / float(self.total)
+
+    def probabilities(self) -> torch.Tensor:
+        """float32 [V]"""
+        return self.masses.to(torch.float32) * (1.0 / _float32(self.total))
 
 
 class _Sequence:
-    """One sequence's rows, its rule, and its draft's parents."""
+    """One sequence's rows, its rule, and its draft: what strategies.py lists."""
 
     def __init__(self, logits: torch.Tensor, questions: Questions, index: int) -> None:
         self._logits, self._questions, self._index = logits, questions, index
-        words = questions.rules[index]
-        self.words: list[int] = words.tolist()
-        self.floats: list[float] = words.view(torch.float32).tolist()
+        self.rule = questions.records[index]
+        self._seed, self._position = int(self.rule.seed), int(self.rule.position)
         self.begin, self.end = questions.begins[index : index + 2].tolist()
         self.drafted: list[int] = questions.drafted.tolist()
         self.parents: list[int] = questions.parents.tolist()
-        self._vocabulary = logits.shape[1]
-        self.seed = _two_words(self.words, SEED)
-        self.position = _two_words(self.words, POSITION)
-        self.greedy = self.floats[INVERSE] == 0.0
-        self.accept = self.words[ACCEPT]
-        branches = any(self.parents[row] != row - 1 for row in range(self.begin + 1, self.end))
-        strategy = MATCH if self.greedy else self.words[STRATEGY]
-        # Joint acceptance is defined for chains; the tokens of a tree are verified one by one.
-        self.strategy = REJECTION if strategy == BLOCK and branches else strategy
-        self.is_chain = not branches
-        self._rows: dict[int, _Row | None] = {}
-
-    def children(self, row: int) -> list[int]:
-        return [child for child in range(row + 1, self.end) if self.parents[child] == row and self.is_token(child)]
-
-    def is_token(self, child: int) -> bool:
-        """Whether the drafted id is in the vocabulary: others are never accepted."""
-        return 0 <= self.drafted[child] < self._vocabulary
+        self.notes = [0] * (self.end - self.begin)
+        self.vocabulary = logits.shape[1]
+        self._rows: dict[int, _Row] = {}
 
     def path_to(self, row: int) -> list[int]:
         path = [row]
@@ -126,59 +104,79 @@ class _Sequence:
             path.insert(0, self.parents[path[0]])
         return path
 
-    def depth(self, row: int) -> int:
-        return len(self.path_to(row)) - 1
-
-    def uniform(self, child: int) -> float:
-        """The uniform number that verifies the draft token of row `child`. Only this step uses it: no other step of the
-        sequence has the same root."""
-        return uniform(self.seed, self.position, child - self.begin)
-
-    def draft_probs(self, child: int) -> torch.Tensor | None:
-        """float32 [V]; None: a certain draft."""
-        probs = self._questions.draft_probs
-        if probs is None or probs.of_row[child] < 0:
-            return None
-        return probs.probs[probs.of_row[child]]
-
-    # A row ------------------------------------------------------------------------------------------------
-
-    def row(self, row: int) -> _Row | None:
-        """None: nothing may be chosen from it."""
+    def look(self, row: int, masses: bool) -> _Row:
         if row not in self._rows:
             self._rows[row] = self._look(row)
         return self._rows[row]
 
-    def _look(self, row: int) -> _Row | None:
-        scores = self._edited(row)
-        top = scores.max()
-        inverse = torch.tensor(1.0 if self.greedy else self.floats[INVERSE], dtype=torch.float32)
-        z = scores * inverse
-        # Also false for NaN, which counts as the highest.
-        if not math.isfinite(top) or not math.isfinite(top * inverse):
+    def own(self, row: int) -> int:
+        found = self.look(row, False)
+        return _lowest_argmax(found.score) if found.valid else FAILED
+
+    def own_without(self, found: _Row, count: int) -> int:
+        score = found.score.clone()
+        score[self.notes[:count]] = -math.inf
+        return _lowest_argmax(score)
+
+    def uniform(self, row: int) -> float:
+        return noise.uniform(self._seed, self._position, row - self.begin)
+
+    def is_certain(self, row: int) -> bool:
+        return self._draft_probs(row) is None
+
+    def draft_prob(self, row: int) -> float:
+        probs = self._draft_probs(row)
+        return 1.0 if probs is None else float(probs[self.drafted[row]])
+
+    def rest(self, found: _Row, row: int, joint: float) -> float:
+        return float(int(as_mass(self._rest(found, row, joint).clamp(min=0.0)).sum())) * _UNITS
+
+    def residual(self, found: _Row, row: int, weight: float) -> int:
+        rest = self._rest(found, row, weight)
+        kept = (rest > _LEAST_REST).nonzero().view(-1)
+        if kept.shape[0] == 0:
+            return _lowest_argmax(found.score)
+        depth = len(self.path_to(row)) - 2
+        return int(kept[_lowest_argmax(ln(rest[kept]) + noise.gumbel(self._seed, self._position + depth, kept))])
+
+    def _rest(self, found: _Row, row: int, weight: float) -> torch.Tensor:
+        """float32 [V], weight * target_probs - draft_probs."""
+        return found.probabilities() * torch.tensor(weight, dtype=torch.float32) - self._draft_probs(row)
+
+    def _draft_probs(self, row: int) -> Any:
+        """float32 [V]; None: a certain draft."""
+        probs = self._questions.draft_probs
+        if probs is None or probs.of_row[row] < 0:
             return None
-        size = z.shape[0]
+        return probs.probs[probs.of_row[row]]
+
+    # A row ------------------------------------------------------------------------------------------------
+
+    def _look(self, row: int) -> _Row:
+        scores, inverse = self._edited(row), torch.tensor(self.rule.inverse or 1.0, dtype=torch.float32)
+        z, top = scores * inverse, scores.max()
+        ids = torch.arange(self.vocabulary)
         order = torch.sort(z, descending=True, stable=True).indices
-        rank = torch.empty(size, dtype=torch.int64)
-        rank[order] = torch.arange(size)
-        if self.greedy:
-            first = _lowest_argmax(z)
-            allowed = torch.arange(size) == first
-            return _Row(z, first, z, allowed * (1 << 40), 1 << 40, rank, allowed)
+        ranks = torch.empty_like(ids)
+        ranks[order] = ids
         below = z - z.max()
-        masses = mass(below)
-        allowed = self._allowed(below, masses, order, rank)
-        masses = torch.where(allowed, masses, 0)
-        noisy = z + gumbel(self.seed, self.position + self.depth(row), torch.arange(size))
-        score = torch.where(allowed, noisy, -math.inf)
-        return _Row(z, int(order[0]), score, masses, int(masses.sum()), rank, allowed)
+        if self.rule.inverse == 0.0:
+            allowed, noisy, masses = ranks == 0, z, torch.full_like(ids, UNIT)
+        else:
+            masses = mass(below)
+            allowed = self._allowed(below, masses, order, ranks)
+            noisy = z + noise.gumbel(self._seed, self._position + len(self.path_to(row)) - 1, ids)
+        score, masses = torch.where(allowed, noisy, -math.inf), torch.where(allowed, masses, 0)
+        # Also false for NaN, which counts as the highest.
+        valid = math.isfinite(top) and math.isfinite(top * inverse)
+        return _Row(valid, below, score, masses, ranks, allowed, int(masses.sum()))
 
     def _edited(self, row: int) -> torch.Tensor:
         """float32 [V]: penalties, biases, what is forbidden, what is allowed; in this order."""
         scores = self._logits[row].to(torch.float32, copy=True)
         edits, index = self._questions.edits, self._index
         # A row after an invalid id has no meaning, but may be read.
-        path = [self.drafted[each] for each in self.path_to(row)[1:] if self.is_token(each)]
+        path = [self.drafted[each] for each in self.path_to(row)[1:] if is_token(self, each)]
         counts: dict[int, int] = {}
         if edits is not None:
             span = slice(*edits.seen_begins[index : index + 2].tolist())
@@ -199,8 +197,9 @@ class _Sequence:
         return scores
 
     def _penalise(self, scores: torch.Tensor, counts: dict[int, int]) -> None:
+        rule = self.rule
         repetition, presence, frequency = (
-            torch.tensor(self.floats[word], dtype=torch.float32) for word in (REPETITION, PRESENCE, FREQUENCY)
+            torch.tensor(x, dtype=torch.float32) for x in (rule.repetition, rule.presence, rule.frequency)
         )
         ids = torch.tensor(list(counts), dtype=torch.int64)
         if repetition != 1.0:
@@ -216,15 +215,15 @@ class _Sequence:
     ) -> torch.Tensor:
         """The ids allowed by top_k, then top_p of these, then min_p; the most probable id always."""
         allowed = torch.ones(below.shape[0], dtype=torch.bool)
-        if self.words[TOP_K] > 0:
-            allowed = rank < self.words[TOP_K]
-        if self.floats[TOP_P] < 1.0:
+        if self.rule.top_k > 0:
+            allowed = rank < self.rule.top_k
+        if self.rule.top_p < 1.0:
             kept = torch.where(allowed, masses, 0)
             before = torch.empty_like(masses)
             before[order] = kept[order].cumsum(0) - kept[order]
-            reach = self.floats[TOP_P] * float(int(kept.sum()))
+            reach = float(self.rule.top_p) * float(int(kept.sum()))
             allowed &= before.double() < reach
-        allowed &= below >= self.floats[FLOOR]
+        allowed &= below >= float(self.rule.floor)
         # Not ids at -inf, which may tie with allowed ones.
         allowed &= below > -math.inf
         return allowed | (rank == 0)
@@ -234,198 +233,9 @@ def _lowest_argmax(values: torch.Tensor) -> int:
     return int((values == values.max()).nonzero()[0])
 
 
-def _two_words(words: list[int], at: int) -> int:
-    return words[at] & 0xFFFFFFFF | (words[at + 1] & 0xFFFFFFFF) << 32
-
-
-# The strategies -------------------------------------------------------------------------------------------
-
-
-def _without_asking(sequence: _Sequence) -> Verdict:
-    """Accept policies ALL (the first child of each row is accepted) and NONE."""
-    row = sequence.begin
-    while (said := sequence.row(row)) is not None:
-        children = sequence.children(row) if sequence.accept == ALL else []
-        if not children:
-            return sequence.path_to(row), said.own
-        row = children[0]
-    return None
-
-
-def _match(sequence: _Sequence) -> Verdict:
-    """A draft token is accepted if it is the own token of the row before it."""
-    row = sequence.begin
-    while (said := sequence.row(row)) is not None:
-        child = next((c for c in sequence.children(row) if sequence.drafted[c] == said.own), None)
-        if child is None:
-            return sequence.path_to(row), said.own
-        row = child
-    return None
-
-
-def _rejection(sequence: _Sequence) -> Verdict:
-    """Accept a draft token with probability min(1, target_prob / draft_prob); otherwise sample the residual."""
-    row = sequence.begin
-    while (said := sequence.row(row)) is not None:
-        child, own = _judge_children(sequence, row, said)
-        if child is None:
-            return sequence.path_to(row), own
-        row = child
-    return None
-
-
-def _judge_children(sequence: _Sequence, row: int, said: _Row) -> tuple[int | None, int]:
-    """The accepted child; or none, and the token sampled from the rest without the rejected tokens."""
-    left, total = said.masses.clone(), said.total
-    score = said.score.clone()
-    for child in sequence.children(row):
-        token = sequence.drafted[child]
-        own, chance = int(left[token]), sequence.uniform(child)
-        probs = sequence.draft_probs(child)
-        if probs is not None:
-            if chance * float(probs[token]) * float(total) < float(own):
-                return child, -1
-            return None, _sample_residual(sequence, row, said, probs, 1.0)
-        if chance * float(total) < float(own):
-            return child, -1
-        left[token], total, score[token] = 0, total - own, -math.inf
-    return None, _lowest_argmax(score)
-
-
 def _float32(whole: int) -> torch.Tensor:
     """Rounded once."""
     return torch.tensor(whole, dtype=torch.int64).to(torch.float32)
-
-
-def _probabilities(said: _Row) -> torch.Tensor:
-    """float32 [V]"""
-    return said.masses.to(torch.float32) * (1.0 / _float32(said.total))
-
-
-def _sample_residual(sequence: _Sequence, row: int, said: _Row, probs: torch.Tensor, weight: float) -> int:
-    """Sample from max(weight * target_probs - draft_probs, 0); from the target if that is 0 everywhere."""
-    rest = _probabilities(said) * torch.tensor(weight, dtype=torch.float32) - probs
-    # Smaller values may be rounding errors and count as 0.
-    kept = (rest > LOST).nonzero().view(-1)
-    if kept.shape[0] == 0:
-        return said.own
-    noise = gumbel(sequence.seed, sequence.position + sequence.depth(row), kept)
-    return int(kept[_lowest_argmax(ln(rest[kept]) + noise)])
-
-
-def _block(sequence: _Sequence) -> Verdict:
-    """Accept as much of the chain as its joint probability allows (Sun et al., 2024)."""
-    rows = list(range(sequence.begin, sequence.end))
-    said = [sequence.row(rows[0])]
-    if said[0] is None:
-        return None
-    # The draft ends before an invalid id, or a token whose row is invalid.
-    length = 0
-    while length + 1 < len(rows) and sequence.is_token(rows[length + 1]):
-        said.append(sequence.row(rows[length + 1]))
-        if said[-1] is None:
-            break
-        length += 1
-    joint = [1.0]
-    stands = 0
-    for place in range(1, length + 1):
-        before, row = said[place - 1], rows[place]
-        assert before is not None
-        joint.append(_joint(sequence, before, row, joint[-1]))
-        here = joint[place]
-        if place < length:
-            rest = _rest(sequence, said[place], row + 1, here)
-            here = rest / (rest + 1.0 - here) if rest > 0.0 else 0.0
-        if sequence.uniform(row) < here:
-            stands = place
-    last = said[stands]
-    assert last is not None
-    path = rows[: stands + 1]
-    if stands == length:
-        return path, last.own
-    probs = sequence.draft_probs(path[-1] + 1)
-    if probs is not None:
-        return path, _sample_residual(sequence, path[-1], last, probs, joint[stands])
-    score = last.score.clone()
-    score[sequence.drafted[path[-1] + 1]] = -math.inf
-    return path, _lowest_argmax(score)
-
-
-def _joint(sequence: _Sequence, before: _Row, row: int, joint: float) -> float:
-    """min(1, joint * target_prob / draft_prob) of the draft token of `row`."""
-    token = sequence.drafted[row]
-    target_prob = float(int(before.masses[token])) / float(before.total)
-    probs = sequence.draft_probs(row)
-    draft_prob = 1.0 if probs is None else float(probs[token])
-    if target_prob == 0.0:
-        return 0.0
-    return min(1.0, joint * target_prob / draft_prob) if draft_prob > 0.0 else 1.0
-
-
-def _rest(sequence: _Sequence, said: _Row | None, child: int, joint: float) -> float:
-    """The sum of max(joint * target_probs - draft_probs, 0) over the vocabulary."""
-    assert said is not None
-    probs = sequence.draft_probs(child)
-    if probs is None:
-        certain = float(int(said.masses[sequence.drafted[child]])) / float(said.total)
-        return joint * (1.0 - certain)
-    rest = _probabilities(said) * torch.tensor(joint, dtype=torch.float32) - probs
-    return float(int(as_mass(rest.clamp(min=0.0)).sum())) * LOST
-
-
-def _members(sequence: _Sequence) -> Verdict:
-    """TYPICAL and TOPP: the deepest path whose tokens all meet the criterion. Not lossless."""
-    stands = {sequence.begin}
-    if sequence.row(sequence.begin) is None:
-        return None
-    for child in range(sequence.begin + 1, sequence.end):
-        parent = sequence.parents[child]
-        if parent not in stands or not sequence.is_token(child) or sequence.row(child) is None:
-            continue
-        said = sequence.row(parent)
-        assert said is not None
-        if _good_enough(sequence, said, child):
-            stands.add(child)
-    last = max(sorted(stands), key=sequence.depth)
-    if sequence.strategy == TOPP and sequence.is_chain:
-        last = _after_window(sequence, last)
-    said = sequence.row(last)
-    assert said is not None
-    return sequence.path_to(last), said.own
-
-
-def _good_enough(sequence: _Sequence, said: _Row, child: int) -> bool:
-    token = sequence.drafted[child]
-    if not said.allowed[token]:
-        return False
-    if sequence.strategy == TOPP:
-        return int(said.rank[token]) < sequence.words[CANDIDATES]
-    below = said.z - said.z[said.first]
-    # ln(total / UNIT), and the entropy: that minus the mean of `below`.
-    whole = float(ln(_float32(said.total)) - LN_UNIT)
-    fractions = said.masses.to(torch.float32) * float(2**-40)
-    mean = float(int(as_mass(fractions * torch.where(said.masses > 0, below, 0.0)).sum())) / float(said.total)
-    threshold = min(sequence.floats[EPSILON], sequence.floats[DELTA] - (whole - mean))
-    return float(below[token]) - whole > threshold
-
-
-def _after_window(sequence: _Sequence, last: int) -> int:
-    """Whether the next draft token is the second most probable, and all of a window after it the most probable."""
-    window = sequence.words[WINDOW]
-    if window == 0 or last + 1 + window >= sequence.end:
-        return last
-    for row in range(last, last + 1 + window):
-        said = sequence.row(row)
-        if said is None or not sequence.is_token(row + 1):
-            return last
-        token = sequence.drafted[row + 1]
-        # A row that allows only one id has no second.
-        if int(said.rank[token]) != (1 if row == last else 0) or said.z[token] == -math.inf:
-            return last
-    return last + 1 + window if sequence.row(last + 1 + window) is not None else last
-
-
-_JUDGES = {MATCH: _match, REJECTION: _rejection, BLOCK: _block, TYPICAL: _members, TOPP: _members}
 
 
 # Log-probabilities ------------------------------------------------------------------------------------------

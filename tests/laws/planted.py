@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kernels.verify.questions import BLOCK, POSITION, SEED, STRATEGY, Answers, Questions
+from kernels.verify.questions import BLOCK, Answers, Questions
 
 SOUND = ""
 GENEROUS = "a draft stands 1 % more often"
@@ -21,15 +21,15 @@ class Verifier:
         self.fault = fault
 
     def __call__(self, logits: torch.Tensor, questions: Questions) -> Answers:
-        rules = questions.rules.numpy()
+        rules = questions.records
         many = len(rules)
         rows = len(logits) // many
-        self.seeds, self.positions = rules[:, SEED].astype(np.uint64), rules[:, POSITION].astype(np.uint64)
+        self.seeds, self.positions = rules["seed"].astype(np.uint64), rules["position"].astype(np.uint64)
         target = torch.softmax(logits.double(), -1).numpy().reshape(many, rows, -1)
         tokens = questions.drafted.numpy().reshape(many, rows)[:, 1:]
         drafter = self._drafter(questions, target.shape)
         self.every = np.arange(many)
-        judge = self._block if rules[0, STRATEGY] == BLOCK else self._rejection
+        judge = self._block if rules[0].strategy == BLOCK else self._rejection
         accepted, left = judge(target, drafter, tokens)
         found = np.pad(tokens, ((0, 0), (0, 1)))
         found[self.every, accepted] = self._drawn(left, accepted)

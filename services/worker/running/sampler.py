@@ -154,7 +154,7 @@ def questions_of(items: Items[SequenceWork], samplers: list[Sampler], vocab_size
             parents[begin + 1 : begin + 1 + len(draft.tokens)] = np.array(draft.parents, np.int32) + (begin + 1)
     rules = np.stack([sampler.words for sampler in samplers])
     positions = np.fromiter((item.position for item in items), np.int64, len(items))
-    rules[:, ask.POSITION : ask.POSITION + 2] = positions[:, None].view(np.int32)
+    rules.view(ask.RULE)["position"][:, 0] = positions
     return Questions(
         rules=torch.from_numpy(rules),
         begins=torch.from_numpy(begins),

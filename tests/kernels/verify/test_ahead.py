@@ -16,7 +16,7 @@ from kernels.verify import ahead
 assert not ahead.is_compiled()
 assert subprocess.run([sys.executable, "-m", "kernels.verify.ahead"]).returncode == 0
 assert ahead.is_compiled()
-from kernels.verify.cpu_judges import judge_all
+from kernels.verify.cpu_rows import judge_all
 ahead.compile_all()
 assert sum(judge_all.stats.cache_hits.values()) == 1 and not judge_all.stats.cache_misses, judge_all.stats
 """

@@ -23,8 +23,6 @@ from kernels.verify.questions import (
     BLOCK,
     MATCH,
     REJECTION,
-    SEED,
-    STRATEGY,
     TOPP,
     TYPICAL,
     Answers,
@@ -118,6 +116,15 @@ def test_ties_at_an_edge_are_cut_by_id() -> None:
             rule = Rule(temperature=0.7, seed=top_k, top_k=top_k, top_p=top_p, strategy=REJECTION)
             for token in range(0, 4096, 512):
                 assert differing(logits, gather([Asked(rule, 3, [token])], 4096)) == []
+
+
+def test_a_row_with_one_possible_id_has_no_second() -> None:
+    """Every other id is at -inf, of which the lowest one has the second rank."""
+    logits = torch.full((3, 64), -math.inf)
+    logits[:, 7] = 1.0
+    rule = Rule(temperature=1.0, strategy=TOPP, max_candidate_len=1, verify_window=1)
+    answers = cpu.verify(logits, gather([Asked(rule, 3, [0, 7])], 64))
+    assert (int(answers.accepted[0]), int(answers.tokens[0])) == (0, 7)
 
 
 # The search -------------------------------------------------------------------------------------------------
@@ -226,12 +233,13 @@ def test_a_hundred_thousand_small_sequences_are_one_call(strategy: int) -> None:
     count, size = 100_000, 13
     logits = normal(3, size, 2).repeat(count, 1)
     rules = torch.from_numpy(np.tile(Rule(temperature=1.0, strategy=strategy).words(3), (count, 1)))
-    rules[:, SEED] = torch.arange(count, dtype=torch.int32)
     drafted = torch.tensor([-1, 4, 7], dtype=torch.int32).repeat(count)
     rows = torch.arange(3 * count, dtype=torch.int32)
     parents = torch.where(rows % 3 == 0, -1, rows - 1).int()
-    answers = cpu.verify(logits, Questions(rules, torch.arange(count + 1, dtype=torch.int32) * 3, drafted, parents))
-    assert bool((rules[:, STRATEGY] == strategy).all()) and int(answers.failed.sum()) == 0
+    questions = Questions(rules, torch.arange(count + 1, dtype=torch.int32) * 3, drafted, parents)
+    questions.records["seed"] = np.arange(count)
+    answers = cpu.verify(logits, questions)
+    assert bool((questions.records["strategy"] == strategy).all()) and int(answers.failed.sum()) == 0
     # A certain draft stands with the probability that the target gives it.
     probs = torch.softmax(logits[:2].double(), -1)
     first, both = float(probs[0, 4]), float(probs[0, 4] * probs[1, 7])
@@ -298,7 +306,7 @@ from llvmlite import binding
 
 platform.machine = lambda: "aarch64"
 
-from kernels.verify.cpu_judges import judge_all
+from kernels.verify.cpu_rows import judge_all
 
 binding.initialize_all_targets()
 binding.initialize_all_asmprinters()

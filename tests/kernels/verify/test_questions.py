@@ -19,14 +19,14 @@ def test_a_rule_becomes_words_and_floats_keep_their_bits() -> None:
         typical_epsilon=0.1, typical_delta=0.4,
     )  # fmt: skip
     words = rule.words(position=9)
-    floats = words.view(np.float32)
     assert (words.dtype, words.shape) == (np.int32, (ask.WORDS,))
-    whole = {ask.STRATEGY: ask.BLOCK, ask.ACCEPT: ask.ALL, ask.TOP_K: 7, ask.SEED: 3, ask.POSITION: 9}
-    whole |= {ask.CANDIDATES: 4, ask.WINDOW: 3}
-    assert {word: int(words[word]) for word in whole} == whole
-    real = {ask.INVERSE: 2.0, ask.TOP_P: 0.9, ask.FLOOR: math.log(0.1), ask.REPETITION: 1.1, ask.PRESENCE: 0.2}
-    real |= {ask.FREQUENCY: 0.3, ask.EPSILON: math.log(0.1), ask.DELTA: math.log(0.4)}
-    assert {word: float(floats[word]) for word in real} == {word: float(np.float32(x)) for word, x in real.items()}
+    found = words.view(ask.RULE)[0]
+    whole = {"strategy": ask.BLOCK, "accept": ask.ALL, "top_k": 7, "seed": 3, "position": 9, "candidates": 4}
+    whole["window"] = 3
+    assert {field: int(found[field]) for field in whole} == whole
+    real = {"inverse": 2.0, "top_p": 0.9, "floor": math.log(0.1), "repetition": 1.1, "presence": 0.2, "frequency": 0.3}
+    real |= {"epsilon": math.log(0.1), "delta": math.log(0.4)}
+    assert {field: float(found[field]) for field in real} == {field: float(np.float32(x)) for field, x in real.items()}
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,21 @@ def test_a_rule_becomes_words_and_floats_keep_their_bits() -> None:
 )
 def test_seeds_and_positions_have_64_bits_low_word_first(seed: int, position: int) -> None:
     words = Rule(seed=seed).words(position).view(np.uint32).astype(object)
-    assert words[ask.SEED] + (words[ask.SEED + 1] << 32) == seed % 2**64
-    assert words[ask.POSITION] + (words[ask.POSITION + 1] << 32) == position
+    for field, value in (("seed", seed % 2**64), ("position", position)):
+        low = ask.word_of(field)
+        assert words[low] + (words[low + 1] << 32) == value
 
 
 def test_at_temperature_0_every_strategy_is_match() -> None:
     for strategy in (ask.MATCH, ask.REJECTION, ask.BLOCK, ask.TYPICAL, ask.TOPP):
-        words = Rule(temperature=1e-6, strategy=strategy).words()
-        assert words[ask.STRATEGY] == ask.MATCH and words.view(np.float32)[ask.INVERSE] == 0.0
+        rule = Rule(temperature=1e-6, strategy=strategy).words().view(ask.RULE)[0]
+        assert rule.strategy == ask.MATCH and rule.inverse == 0.0
 
 
 def test_what_is_off_has_the_value_that_changes_nothing() -> None:
-    floats = Rule().words().view(np.float32)
-    assert floats[ask.TOP_P] == 1.0 and floats[ask.FLOOR] == -math.inf and floats[ask.REPETITION] == 1.0
-    assert Rule(top_k=2**40).words()[ask.TOP_K] == 2**31 - 1
+    rule = Rule(top_k=2**40).words().view(ask.RULE)[0]
+    assert rule.top_p == 1.0 and rule.floor == -math.inf and rule.repetition == 1.0
+    assert rule.top_k == 2**31 - 1
 
 
 def test_a_chain_has_a_root_and_a_row_behind_each_drafted_token() -> None:

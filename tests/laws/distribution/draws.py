@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from kernels.verify.questions import (
-    POSITION,
-    SEED,
+    RULE,
     Answers,
     DraftProbs,
     Edits,
@@ -67,8 +66,9 @@ def _texts(case: Case, table: torch.Tensor, verify: Verify, seeds: np.ndarray) -
         drafts = case.drafter(context, chance)
         rows = _Rows(case, drafts, context)
         rules = np.tile(case.rule_words, (len(open_), 1))
-        rules.view(np.uint32)[:, SEED] = seeds[open_]
-        rules.view(np.uint32)[:, POSITION] += (sizes[open_] - start).astype(np.uint32)
+        records = rules.view(RULE)[:, 0]
+        records["seed"] = seeds[open_]
+        records["position"] += sizes[open_] - start
         questions = rows.questions(rules, text, sizes, open_)
         answers = verify(table[rows.contexts[:, 0], rows.contexts[:, 1]], questions)
         assert not answers.failed.numpy().any()

@@ -57,17 +57,10 @@ def asked(*steps: Step) -> Questions:
 
 
 def rule_of(questions: Questions, index: int = 0) -> dict[str, float]:
-    words = questions.rules[index]
-    floats = words.view(torch.float32)
-    names = ("REPETITION", "PRESENCE", "FREQUENCY", "INVERSE", "TOP_P", "FLOOR", "EPSILON", "DELTA")
-    whole = ("STRATEGY", "ACCEPT", "TOP_K", "CANDIDATES", "WINDOW")
-    return {name: float(floats[getattr(ask, name)]) for name in names} | {
-        name: int(words[getattr(ask, name)]) for name in whole
-    }
-
-
-def two_words(questions: Questions, at: int) -> list[int]:
-    return [low & 0xFFFFFFFF | (high & 0xFFFFFFFF) << 32 for low, high in questions.rules[:, at : at + 2].tolist()]
+    """By field, but for seed and position."""
+    left_out = ("seed", "position", "unused")
+    names = [name for name in ask.RULE.names or () if name not in left_out]
+    return {name: questions.records[index][name].item() for name in names}
 
 
 def lists(begins: torch.Tensor, *columns: torch.Tensor) -> list[list[Any]]:
@@ -123,9 +116,9 @@ def test_a_rule_has_the_parameters_of_request_and_verification() -> None:
     )
     found = rule_of(asked(step(One([5, 6], verification=verification, **sampling))))
     assert found == {
-        "STRATEGY": ask.TOPP, "ACCEPT": ask.NORMAL, "INVERSE": 2.0, "TOP_K": 40, "TOP_P": 0.75,
-        "FLOOR": pytest.approx(math.log(0.25)), "REPETITION": 1.5, "PRESENCE": 0.5, "FREQUENCY": -0.25,
-        "CANDIDATES": 7, "WINDOW": 3, "EPSILON": pytest.approx(math.log(0.5)), "DELTA": 0.0,
+        "strategy": ask.TOPP, "accept": ask.NORMAL, "inverse": 2.0, "top_k": 40, "top_p": 0.75,
+        "floor": pytest.approx(math.log(0.25)), "repetition": 1.5, "presence": 0.5, "frequency": -0.25,
+        "candidates": 7, "window": 3, "epsilon": pytest.approx(math.log(0.5)), "delta": 0.0,
     }  # fmt: skip
 
 
@@ -137,7 +130,7 @@ def test_a_rule_has_the_parameters_of_request_and_verification() -> None:
 def test_each_strategy_has_its_code_and_at_temperature_0_all_are_match(strategy: str, code: int) -> None:
     verification = Verification(strategy=strategy)
     sampled, greedy = (One([5], verification=verification, temperature=t) for t in (0.8, 0.0))
-    assert asked(step(sampled), step(greedy)).rules[:, ask.STRATEGY].tolist() == [code, ask.MATCH]
+    assert asked(step(sampled), step(greedy)).records["strategy"].tolist() == [code, ask.MATCH]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +138,7 @@ def test_each_strategy_has_its_code_and_at_temperature_0_all_are_match(strategy:
 )
 def test_each_accept_policy_has_its_code(policy: str, code: int) -> None:
     verification = Verification(strategy="greedy", accept_policy=policy)
-    assert rule_of(asked(step(One([5], verification=verification))))["ACCEPT"] == code
+    assert rule_of(asked(step(One([5], verification=verification))))["accept"] == code
 
 
 def test_drafts_of_several_lengths_lie_side_by_side() -> None:
@@ -159,13 +152,14 @@ def test_the_root_judges_the_token_behind_the_text() -> None:
     later = One([5] * 30, so_far=[6] * 12, temperature=1.0)
     # A prompt's last chunk is many tokens long; it asks for the token behind all of them.
     chunk = step(later, computed=10)
-    assert two_words(asked(step(One([5, 6]), [7, 8]), step(later, [1]), chunk), ask.POSITION) == [2, 42, 42]
+    questions = asked(step(One([5, 6]), [7, 8]), step(later, [1]), chunk)
+    assert questions.records["position"].tolist() == [2, 42, 42]
 
 
 def test_seeds_are_the_requests_own_in_full_length() -> None:
     seeds = [0, 7, 2**32, 2**63 - 1]
     work = [step(One([5], temperature=1.0, seed=seed)) for seed in seeds]
-    assert two_words(asked(*work), ask.SEED) == seeds
+    assert asked(*work).records["seed"].tolist() == seeds
 
 
 def test_positions_grow_with_the_text_and_the_rest_of_a_rule_does_not() -> None:
@@ -173,9 +167,8 @@ def test_positions_grow_with_the_text_and_the_rest_of_a_rule_does_not() -> None:
     before = asked(step(one, [7, 8]))
     one.commit(7, 8, 3)
     after = asked(step(one))
-    assert (two_words(before, ask.POSITION), two_words(after, ask.POSITION)) == ([2], [5])
-    same = [word for word in range(ask.WORDS) if word not in (ask.POSITION, ask.POSITION + 1)]
-    assert before.rules[0, same].tolist() == after.rules[0, same].tolist()
+    assert (before.records["position"], after.records["position"]) == (2, 5)
+    assert rule_of(before) == rule_of(after) and before.records["seed"] == after.records["seed"] == 9
 
 
 def test_where_nothing_is_edited_there_are_no_arrays_for_it() -> None:
