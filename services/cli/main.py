@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+@functools.cache
 def parser() -> Parser:
     root = Parser(
         prog="specmesh",
