@@ -80,21 +80,76 @@ def mend_rows() -> None:
 
 
 @functools.lru_cache
-def mend_patching() -> None:
-    """The interpreter puts its own functions into triton.language when a kernel starts, which is right, and looks
-    through all of triton.language again for every function that a kernel calls: half of its time. Seen with Triton
-    3.7. What is in place already is left alone here."""
+def mend_speed() -> None:
+    """The interpreter spends most of its time on what it has worked out before; with this it takes half as long, and
+    its results are the same. Seen with Triton 3.7."""
+    from triton.runtime import interpreter
+
+    _patch_once(interpreter)
+    _find_types_by_name(interpreter)
+    _keep_shapes()
+    # Computes each sum and product of integers once more, in 64 bits, for an assertion that is made with `debug` only.
+    if not interpreter.interpreter_builder.options.debug:
+        interpreter.interpreter_semantic.binary_op_sanitize_overflow_impl = lambda lhs, rhs, binary_op: None
+
+
+def _patch_once(interpreter: Any) -> None:
+    """It puts its own functions into triton.language when a kernel starts, which is right, and looks through all of
+    triton.language again for every function that a kernel calls. What is in place already is left alone here."""
     import inspect
 
     import triton.language as tl
-    from triton.runtime import interpreter
 
     patch = interpreter._patch_lang
 
+    @functools.cache
+    def languages(fn: Any) -> list[Any]:
+        return [value for value in fn.__globals__.values() if inspect.ismodule(value) and value in (tl, tl.core)]
+
     def patch_once(fn: Any) -> Any:
-        languages = [value for value in fn.__globals__.values() if inspect.ismodule(value) and value in (tl, tl.core)]
-        if not languages or any(tl.core.is_builtin(language.load) for language in languages):
+        seen = languages(fn)
+        if not seen or any(tl.core.is_builtin(language.load) for language in seen):
             return patch(fn)
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = patch_once
+
+
+def _find_types_by_name(interpreter: Any) -> None:
+    """It makes a table of all of NumPy's types for each look into it."""
+    make, known = interpreter._get_np_dtype, {}
+
+    def numpy_type(of: Any) -> Any:
+        found = known.get(of.name)
+        if found is None:
+            found = known[of.name] = make(of)
+        return found
+
+    interpreter._get_np_dtype = numpy_type
+
+
+def _keep_shapes() -> None:
+    """Each tensor has a type of its own, and both check and wrap their shape anew. A type and the shapes that go with
+    it are made once here; nothing writes to them."""
+    import triton.language as tl
+
+    whole, scalar, known = tl.block_type.__init__, tl.tensor(None, tl.int32), {}
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *(each.value if isinstance(each, tl.constexpr) else each for each in shape))
+        found = known.get(key)
+        if found is None:
+            whole(self, element_ty, shape)
+            found = known[key] = dict(vars(self))
+            like = tl.tensor.__new__(tl.tensor)
+            of_tensors(like, None, self)
+            found["of_tensors"] = like.shape, like.numel
+        vars(self).update(found, element_ty=element_ty)
+
+    of_tensors = tl.tensor.__init__
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.of_tensors if type.is_block() else (scalar.shape, scalar.numel)
+
+    tl.block_type.__init__, tl.tensor.__init__ = block_type, tensor

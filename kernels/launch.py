@@ -187,7 +187,7 @@ def _compile(
     if interpreter.in_use():
         interpreter.mend_rows()
         interpreter.mend_bfloat16()
-        interpreter.mend_patching()
+        interpreter.mend_speed()
         return None, in_order
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
     if architecture(args[0].device) >= DEPENDENT_FROM and _waits(kernel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -96,6 +97,24 @@ def test_functions_that_a_kernel_calls_cost_the_interpreter_no_look_through_the_
     assert x.tolist() == [4.0, 5.0, 4.0, 5.0, 6.0, 7.0]
     # And the language is as it was.
     assert tl.core.is_builtin(tl.load)
+
+
+@pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter")
+def test_types_that_the_interpreter_keeps_are_those_it_would_make_anew() -> None:
+    from triton.runtime import interpreter as tritons
+
+    launch(nested_kernel, (1,), torch.arange(6.0))
+    kinds = [tl.int1, tl.uint8, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.pointer_type(tl.float32)]
+    expected = ["bool", "uint8", "int32", "int64", "float16", "uint16", "float32", "uint64"]
+    for _ in range(2):
+        for shape in ([], [4], [1, 4], [4, 1]):
+            types = [tl.block_type(each, [tl.constexpr(size) for size in shape]) if shape else each for each in kinds]
+            assert [tritons._get_np_dtype(each).name for each in types] == expected
+            for each, kind_of in zip(types, kinds, strict=True):
+                tensor = tl.tensor(None, each)
+                assert tensor.type is each and tensor.dtype is kind_of
+                assert [size.value for size in tensor.shape] == shape and tensor.numel.value == math.prod(shape)
+                assert not shape or (each.element_ty is kind_of and each.shape.values == shape)
 
 
 @triton.jit
