@@ -130,7 +130,8 @@ def test_the_command_line_imports_no_role_and_what_roles_share_imports_none() ->
 
 # Folders of the streamer, each with those that it may import.
 STREAMER_FOLDERS = {
-    "openai": set(),
+    "agents": set(),
+    "openai": {"agents"},
     "choice": {"openai"},
     "extras": {"openai", "choice"},
     "door": {"openai", "choice", "extras"},

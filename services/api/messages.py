@@ -56,6 +56,18 @@ class EncodedWords(Message, frozen=True):
     spellings: list[list[list[int]]]
 
 
+class CheckGrammar(Message, frozen=True):
+    """Ask whether a grammar (Sampling.grammar) can be compiled, and holds any text."""
+
+    grammar: str
+
+
+class GrammarChecked(Message, frozen=True):
+    """`problem`: why it can't be used; empty: it can."""
+
+    problem: str
+
+
 class Decode(Message, frozen=True):
     token_ids: list[int]
     skip_special_tokens: bool = True
@@ -501,6 +513,8 @@ KINDS: dict[str, type[Message]] = {
     "encoded": Encoded,
     "encode_words": EncodeWords,
     "encoded_words": EncodedWords,
+    "check_grammar": CheckGrammar,
+    "grammar_checked": GrammarChecked,
     "decode": Decode,
     "decoded": Decoded,
     "generate": Generate,

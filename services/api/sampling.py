@@ -18,6 +18,7 @@ MAX_STOP_IDS = 1024
 MAX_BAD_WORDS = 1024
 LONGEST_BAD_WORD = 64
 MAX_ALLOWED_TOKEN_IDS = 65536
+MAX_GRAMMAR = 1 << 17  # characters
 
 _ID: dict[str, Any] = {"type": "integer", "minimum": 0}
 IDS: dict[str, Any] = {"type": "array", "items": _ID}
@@ -45,7 +46,9 @@ ALLOWED_TOKEN_IDS = {
 class Sampling:
     """`seed` and `max_tokens` are those of one choice. `logprobs`: -1 none, 0 of the chosen token, k also of the k most
     probable; `prompt_logprobs` the same of the prompt, from its second token. The last id of one of `bad_words` may not
-    follow its other ids; empty `allowed_token_ids` allow all."""
+    follow its other ids; empty `allowed_token_ids` allow all. `grammar` is what the answer must be, as the streamer
+    wrote it (streamer/agents/grammars.py); "": anything. The answer ends where the grammar does, also with `ignore_eos`
+    or before `min_tokens`; where it may go on, too, these two make it go on."""
 
     min_tokens: int = integer(0, "Minimum answer length, in tokens: no end of text and no stop string before it")
     temperature: float = number(0.0, "0: always the most probable token, ties to the lowest id", 0, 2, of_model=True)
@@ -67,6 +70,7 @@ class Sampling:
     bad_words: list[list[int]] = other(list, BAD_WORDS_TOKEN_IDS, name="bad_words_token_ids")
     allowed_token_ids: list[int] = other(list, ALLOWED_TOKEN_IDS)
     # Made of other fields of a request.
+    grammar: str = ""
     seed: int = 0
     max_tokens: int = 16
     logprobs: int = -1
@@ -111,6 +115,8 @@ def _sampling_problem(sampling: Sampling, vocab_size: int) -> str:
         return f"logit_bias names ids outside 0..{vocab_size - 1}"
     if any(not math.isfinite(bias) or abs(bias) > 1000.0 for bias in sampling.logit_bias.values()):
         return "logit_bias holds values outside -1000..1000"
+    if len(sampling.grammar) > MAX_GRAMMAR:
+        return f"grammar is longer than {MAX_GRAMMAR} characters"
     return _lists_problem(sampling, vocab_size)
 
 
@@ -127,6 +133,7 @@ def _lists_problem(sampling: Sampling, vocab_size: int) -> str:
 
 
 def stop_ids(sampling: Sampling, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
-    """Ids that end the text: the request's, and the model's unless the request ignores them."""
+    """Ids that end the text: the request's, and the model's unless the request ignores them. Behind the end of a
+    grammar nothing follows but the model's."""
     asked = frozenset(sampling.stop_token_ids)
-    return asked if sampling.ignore_eos else asked | frozenset(eos_token_ids)
+    return asked if sampling.ignore_eos and not sampling.grammar else asked | frozenset(eos_token_ids)

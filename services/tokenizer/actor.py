@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from models.sources import ensure_model
-from services.api.messages import Decode, Decoded, Encode, Encoded, EncodedWords, EncodeWords
+from services.api.messages import (
+    CheckGrammar,
+    Decode,
+    Decoded,
+    Encode,
+    Encoded,
+    EncodedWords,
+    EncodeWords,
+    GrammarChecked,
+)
 from services.api.settings import cache_dir
 from services.runtime.introspection import Figures
 from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
+from services.tokenizer.grammar_process import GrammarCheckFailed, GrammarProcess
 from services.tokenizer.lanes import Lanes
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.template_process import TemplateBroken, TemplateDeadline, TemplateProcess
@@ -29,7 +39,12 @@ log = logging.getLogger("specmesh.tokenizer")
 
 
 class TokenizerActor(Actor):
-    handlers = {Encode: "encode", EncodeWords: "encode_words", Decode: "decode"}  # noqa: RUF012
+    handlers = {  # noqa: RUF012
+        Encode: "encode",
+        EncodeWords: "encode_words",
+        CheckGrammar: "check_grammar",
+        Decode: "decode",
+    }
     mailbox_size = 1024
     # Waiting for a thread or for the template is most of a handler's life. None waits for another: what they hold in
     # all is bounded by the lanes.
@@ -41,6 +56,7 @@ class TokenizerActor(Actor):
         self._lanes = Lanes()
         self._encoder: Encoder | None = None
         self._template: TemplateProcess | None = None
+        self._grammars: GrammarProcess | None = None
         self._draining = False
 
     async def on_start(self) -> None:
@@ -59,11 +75,14 @@ class TokenizerActor(Actor):
                 await self._template.start()
             except TemplateError as error:
                 log.warning("chats will be refused: %s", error)
+        self._grammars = GrammarProcess(folder / "tokenizer.json")
         self._encoder = await asyncio.to_thread(lambda: Encoder.from_folder(folder))
 
     async def on_stop(self) -> None:
         if self._template is not None:
             await self._template.close()
+        if self._grammars is not None:
+            await self._grammars.close()
         self._lanes.close()
 
     # Handlers -------------------------------------------------------------------------------------------
@@ -90,6 +109,14 @@ class TokenizerActor(Actor):
         with self._lanes.hold(length), self._metrics.work("encode_words"):
             spellings = await self._lanes.run(length, lambda: self._loaded().encode_words(message.words))
             return EncodedWords(spellings=spellings)
+
+    async def check_grammar(self, message: CheckGrammar, call: Call) -> GrammarChecked:
+        assert self._grammars is not None, "handlers run after on_start"
+        with self._lanes.hold(len(message.grammar)), self._metrics.elsewhere("check_grammar"):
+            try:
+                return GrammarChecked(problem=await self._grammars.check(message.grammar))
+            except GrammarCheckFailed as error:
+                raise self._refuse("deadline", str(error)) from None
 
     async def decode(self, message: Decode, call: Call) -> Decoded:
         length = len(message.token_ids)

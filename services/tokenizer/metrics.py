@@ -20,7 +20,7 @@ class TokenizerMetrics:
         self._clock = clock
         self._seconds = Histogram(
             "specmesh:tokenizer_seconds",
-            "Time to handle a request, in seconds, by kind of work: encode, encode_words or decode",
+            "Time to handle a request, in seconds, by kind of work: encode, encode_words, check_grammar or decode",
             ["work"],
             buckets=_BUCKETS,
             registry=registry,
@@ -51,6 +51,15 @@ class TokenizerMetrics:
             self._seconds.labels(name).observe(self._last_progress - started)
             if self.running == 0:
                 self._idle.set()
+
+    @contextmanager
+    def elsewhere(self, name: str) -> Iterator[None]:
+        """Work that another process does: waiting for it says nothing about this one's progress."""
+        started = self._clock.now()
+        try:
+            yield
+        finally:
+            self._seconds.labels(name).observe(self._clock.now() - started)
 
     def prompt_tokens(self, count: int) -> None:
         self._tokens.inc(count)

@@ -5,33 +5,21 @@ out constant expressions.
     parent ──source──▶ child: compiles     parent ◀──compiled, or why not── child
            ──turns──▶         renders             ◀──text, or an error──
 
-A frame is four bytes of length, then JSON. The child arms timers that kill it in the kernel at the deadline, has a
-limit on its memory, holds no secrets in its environment, and ends when its input closes or its parent dies.
-It knows nothing of tokens.
+The child arms timers that kill it in the kernel at the deadline (bounded_child.py). It knows nothing of tokens.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import resource
 import signal
-import sys
-from typing import IO
 
 import msgspec
 
 from services.api.messages import ChatTurn
-from services.runtime.children import tied
+from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, Questions
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
-from specmesh.rooms import command
 
 # Python, jinja2 and the largest conversation take a tenth of this.
 MAX_MEMORY = 1 << 30
-_HEADER = 4
-# For a child to start in, however busy the machine is; what it computes then is bounded by its own timer.
-_START_TIMEOUT = 30.0  # s
 
 
 class TemplateDeadline(TemplateError):
@@ -66,99 +54,49 @@ class TemplateProcess:
 
     def __init__(self, source: TemplateSource, *, max_chars: int, deadline: float) -> None:
         self._setup = _Setup(source, max_chars, deadline)
-        self._child: asyncio.subprocess.Process | None = None
+        self._child = BoundedChild(__name__, lambda: msgspec.json.encode(self._setup), self._compiled)
         self._broken = ""
-        self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> None:
         """Broken syntax is found here and not at the first request. Raises TemplateError; `render` can be called
         nevertheless, and raises it again unless it was the child that failed, not the template."""
-        async with self._one_at_a_time:
-            await self._living_child()
+        try:
+            await self._child.start()
+        except (ChildDied, ChildLate) as error:
+            raise self._failed(error) from None
 
     async def render(self, turns: list[ChatTurn], add_generation_prompt: bool) -> str:
-        """Raises TemplateError. A caller that goes away leaves the exchange to end by itself, because half
-        an exchange would give the next caller this one's answer."""
+        """Raises TemplateError."""
+        if self._broken:
+            raise TemplateBroken(self._broken)
         job = _Job([_as_dict(turn) for turn in turns], add_generation_prompt)
-        answer = await asyncio.shield(asyncio.ensure_future(self._exchange(msgspec.json.encode(job))))
+        try:
+            # The child's own timer is the deadline; this one is for a child that cannot run at all.
+            body = await self._child.ask(msgspec.json.encode(job), self._setup.deadline + 1.0)
+        except (ChildDied, ChildLate) as error:
+            raise self._failed(error) from None
+        answer = msgspec.json.decode(body, type=_Answer)
         if answer.text is None:
             raise TemplateError(answer.error)
         return answer.text
 
     async def close(self) -> None:
-        async with self._one_at_a_time:
-            await self._end_child()
+        await self._child.close()
 
-    async def _exchange(self, job: bytes) -> _Answer:
-        async with self._one_at_a_time:
-            # The child's own timer is the deadline; this one is for a child that cannot run at all.
-            return await self._answer(await self._living_child(), job, self._setup.deadline + 1.0)
+    def _compiled(self, body: bytes) -> None:
+        answer = msgspec.json.decode(body, type=_Answer)
+        if answer.text is None:
+            self._broken = answer.error
+            raise TemplateBroken(answer.error)
 
-    async def _answer(self, child: asyncio.subprocess.Process, question: bytes, timeout: float) -> _Answer:
-        assert child.stdin is not None and child.stdout is not None
-        try:
-            async with asyncio.timeout(timeout):
-                child.stdin.write(_frame(question))
-                await child.stdin.drain()
-                header = await child.stdout.readexactly(_HEADER)
-                body = await child.stdout.readexactly(int.from_bytes(header, "big"))
-        except TimeoutError:
-            await self._end_child()
-            raise self._too_slow() from None
-        except (asyncio.IncompleteReadError, ConnectionError):
-            status = await self._end_child()
-            if status == -signal.SIGALRM:
-                raise self._too_slow() from None
-            if status == -signal.SIGPROF:
-                took = f"compiling it took longer than {self._setup.deadline:g} s"
-                raise TemplateBroken(f"the model's chat template is broken: {took}") from None
-            raise TemplateError("the process that renders chat templates died; try again") from None
-        return msgspec.json.decode(body, type=_Answer)
-
-    async def _living_child(self) -> asyncio.subprocess.Process:
-        """A child that has compiled the template. Raises TemplateError."""
-        if self._broken:
-            raise TemplateBroken(self._broken)
-        if self._child is not None and self._child.returncode is None:
-            return self._child
-        await self._end_child()
-        child = await asyncio.create_subprocess_exec(
-            # Our death ends it at once, also while it starts or renders and reads nothing.
-            *tied(command(__name__)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=_child_environment(),
-        )
-        self._child = child
-        try:
-            compiled = await self._answer(child, msgspec.json.encode(self._setup), _START_TIMEOUT)
-            if compiled.text is None:
-                await self._end_child()
-                raise TemplateBroken(compiled.error)
-        except TemplateBroken as error:
-            self._broken = str(error)
-            raise
-        return child
-
-    async def _end_child(self) -> int | None:
-        child, self._child = self._child, None
-        if child is None:
-            return None
-        assert child.stdin is not None
-        child.stdin.close()
-        try:
-            async with asyncio.timeout(0.5):
-                await child.wait()
-        except TimeoutError:
-            child.kill()
-        status = await child.wait()
-        # Unsent input of a dead child doesn't matter; unless it is awaited, some Pythons warn of it at exit.
-        with contextlib.suppress(OSError):
-            await child.stdin.wait_closed()
-        return status
-
-    def _too_slow(self) -> TemplateDeadline:
-        return TemplateDeadline(f"the model's chat template took longer than {self._setup.deadline:g} s")
+    def _failed(self, error: ChildDied | ChildLate) -> TemplateError:
+        late = f"{self._setup.deadline:g} s"
+        if isinstance(error, ChildLate) or error.status == -signal.SIGALRM:
+            return TemplateDeadline(f"the model's chat template took longer than {late}")
+        if error.status == -signal.SIGPROF:
+            self._broken = f"the model's chat template is broken: compiling it took longer than {late}"
+            return TemplateBroken(self._broken)
+        return TemplateError("the process that renders chat templates died; try again")
 
 
 def _as_dict(turn: ChatTurn) -> dict[str, str]:
@@ -166,27 +104,12 @@ def _as_dict(turn: ChatTurn) -> dict[str, str]:
     return message if turn.name is None else {**message, "name": turn.name}
 
 
-def _frame(body: bytes) -> bytes:
-    return len(body).to_bytes(_HEADER, "big") + body
-
-
-def _child_environment() -> dict[str, str]:
-    """Enough to start Python and to know the time zone; keys and passwords stay here."""
-    harmless = ("PATH", "TZ", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")
-    return {name: os.environ[name] for name in harmless if name in os.environ}
-
-
 # The child's side ---------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    # Ctrl-C reaches the whole foreground group: the parent drains, and we end when it closes our input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    first = _read_frame(requests)
-    if first is None:
+    questions = Questions(MAX_MEMORY)
+    if (first := questions.read()) is None:
         return
     setup = msgspec.json.decode(first, type=_Setup)
     # Both signals are left at their default, which ends the process even inside C code. Compiling is timed by the time
@@ -195,20 +118,15 @@ def main() -> None:
     try:
         template = ChatTemplate(setup.source, setup.max_chars)
     except TemplateError as error:
-        _tell(answers, _Answer(error=str(error)))
+        questions.answer(msgspec.json.encode(_Answer(error=str(error))))
         return
     signal.setitimer(signal.ITIMER_PROF, 0)
-    _tell(answers, _Answer(text=""))
-    while (body := _read_frame(requests)) is not None:
+    questions.answer(msgspec.json.encode(_Answer(text="")))
+    while (body := questions.read()) is not None:
         signal.setitimer(signal.ITIMER_REAL, setup.deadline)
         answer = _render(template, msgspec.json.decode(body, type=_Job))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _tell(answers, answer)
-
-
-def _tell(answers: IO[bytes], answer: _Answer) -> None:
-    answers.write(_frame(msgspec.json.encode(answer)))
-    answers.flush()
+        questions.answer(msgspec.json.encode(answer))
 
 
 def _render(template: ChatTemplate, job: _Job) -> _Answer:
@@ -216,14 +134,6 @@ def _render(template: ChatTemplate, job: _Job) -> _Answer:
         return _Answer(text=template.render(job.turns, job.add_generation_prompt))
     except TemplateError as error:
         return _Answer(error=str(error))
-
-
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    header = stream.read(_HEADER)
-    if len(header) < _HEADER:
-        return None
-    body = stream.read(int.from_bytes(header, "big"))
-    return body if len(body) == int.from_bytes(header, "big") else None
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
+from services.api.grammars import GrammarError
 from services.api.messages import (
     Describe,
     Failed,
@@ -32,11 +33,13 @@ from services.api.messages import (
     PagesHeld,
     PagesRead,
 )
+from services.api.sampling import MAX_GRAMMAR
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.card import card_of, limits_for, serves_of, warn_of_lossy
 from services.worker.engine import Engine
 from services.worker.figures import figures_of
+from services.worker.grammar.compiled import Grammars
 from services.worker.handover.fetch import Came
 from services.worker.handover.handover import Handover, secret_of
 from services.worker.handover.lend import Loan
@@ -48,6 +51,7 @@ from services.worker.outlet import Outlet
 from services.worker.parallel.nodes import Nodes, nodes_of
 from services.worker.running.replay import Recorder
 from services.worker.running.runner import PageMemory, Runner
+from services.worker.scheduling.arrival import failed
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
@@ -97,6 +101,7 @@ class WorkerActor(Actor):
         self._nodes: Nodes | None = None
         self._sequence_ids = itertools.count(1)
         self._secret = b""
+        self._grammars: Grammars | None = None
         self._unready = "loading model"
         self._draining = False
         self._stopped = False
@@ -162,6 +167,7 @@ class WorkerActor(Actor):
             record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
             lending=handover.lending if handover else None,
         )
+        self._grammars = runner.grammars
         self._card = card_of(settings, limits, facts)
         self.serves = serves_of(settings, facts)
         self._figures = lambda: figures_of(scheduler, controller)
@@ -186,6 +192,9 @@ class WorkerActor(Actor):
         if self._engine is None:
             await out.send(self._not_yet(message))
             return
+        if wrong := await self._grammar_problem(message):
+            await out.send(failed(message, "invalid", wrong))
+            return
         at, sequence_id = time.monotonic(), next(self._sequence_ids)
         outlet = self._outlets[sequence_id] = Outlet(out)
         came: Came | None = Came(message)
@@ -204,6 +213,8 @@ class WorkerActor(Actor):
         """Another worker gets pages, and the first token if it asks for that."""
         handover, generate = self._handover, message.generate
         refused = "it lends no pages" if handover is None else handover.refusal(message)
+        if generate is not None:
+            refused = refused or await self._grammar_problem(generate)
         if handover is None or refused:
             await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
             return
@@ -217,6 +228,20 @@ class WorkerActor(Actor):
             finally:
                 handover.close(loan)
                 self._left(sequence_id, loan)
+
+    async def _grammar_problem(self, message: Generate) -> str:
+        """Compiles its grammar, if it has one, before the engine needs it."""
+        grammar = message.sampling.grammar
+        if not grammar or len(grammar) > MAX_GRAMMAR:
+            # The scheduler refuses the latter.
+            return ""
+        if self._grammars is None:
+            return "this engine serves no grammars"
+        try:
+            await self._grammars.prepare(grammar)
+        except GrammarError as error:
+            return f"its grammar: {error}"
+        return ""
 
     async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:
         return PagesHeld(0) if self._handover is None else self._handover.were_read(message)

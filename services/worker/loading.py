@@ -16,6 +16,7 @@ from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.worker.cache.size import kv_cache_bytes
+from services.worker.grammar.compiled import Grammars
 from services.worker.running.runner import Runner
 from services.worker.scheduling.limits import LONGEST_AUTO
 from services.worker.speculation.heads.drafters import HeadDrafters
@@ -87,7 +88,8 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
         head = chosen.method, chosen.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(drafter, "taps", ()), head)
     drafters = {chosen.method: drafter(chosen.method, settings, model)} if chosen and drafter else {}
-    return TorchRunner(model, HeadDrafters(drafters), model.counts)
+    grammars = Grammars(folder / "tokenizer.json", model.facts.vocab_size, model.facts.eos_token_ids)
+    return TorchRunner(model, HeadDrafters(drafters), model.counts, grammars)
 
 
 def rows_a_sequence(settings: Settings) -> int:

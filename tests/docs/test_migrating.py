@@ -31,8 +31,9 @@ WISHES: dict[str, Any] = {
     "logit_bias": {"1": 1}, "logprobs": 1, "seed": 1, "stop": ["a"], "n": 2, "max_tokens": 5,
     "prediction": {"type": "content", "content": "a"}, "return_speculate_metrics": True, "user": "a",
     "metadata": {"enable_thinking": "label"}, "safety_identifier": "a", "tools": [{"type": "function"}],
-    "response_format": {"type": "json_object"}, "reasoning_effort": "low", "suffix": "a", "store": True,
-    "prompt_logprobs": 1,
+    "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "guided_json": {},
+    "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": 'start: "a"',
+    "reasoning_effort": "low", "suffix": "a", "store": True, "prompt_logprobs": 1,
 }  # fmt: skip
 
 # Fields of other servers that the page doesn't name.

@@ -45,8 +45,9 @@ async def encode(exchange: Exchange) -> None:
     """Fills in the choices."""
     request = exchange.request
     sampling = await _forbidding(exchange) if request.bad_words else request.sampling
-    prediction, *prompts = await asyncio.gather(
-        _prediction(exchange), *(_encode(exchange, prompt) for prompt in request.prompts)
+    _, (prediction, *prompts) = await asyncio.gather(
+        _check_grammar(exchange),
+        asyncio.gather(_prediction(exchange), *(_encode(exchange, prompt) for prompt in request.prompts)),
     )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     exchange.choices = [
@@ -54,6 +55,18 @@ async def encode(exchange: Exchange) -> None:
         for number, ids in enumerate(prompts)
         for answer in range(request.n)
     ]
+
+
+async def _check_grammar(exchange: Exchange) -> None:
+    request = exchange.request
+    if not request.sampling.grammar:
+        return
+    try:
+        problem = await exchange.peers.check_grammar(request.sampling.grammar)
+    except RemoteError as error:
+        raise encode_error(error, None, None) from error
+    if problem:
+        raise bad_value(request.grammar_field, problem)
 
 
 def seed_of(base: int, answer: int) -> int:

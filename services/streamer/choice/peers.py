@@ -18,6 +18,7 @@ from mesh.errors import MeshError, NoPeer, RemoteError, TooLarge
 from mesh.ref import Ref
 from services.api.messages import (
     AddCorpus,
+    CheckGrammar,
     Corpora,
     CorpusCard,
     Decode,
@@ -27,6 +28,7 @@ from services.api.messages import (
     Encoded,
     EncodedWords,
     EncodeWords,
+    GrammarChecked,
     ListCorpora,
     ModelCard,
     RemoveCorpus,
@@ -234,6 +236,12 @@ class Peers:
         assert isinstance(reply, EncodedWords)
         return reply.spellings
 
+    async def check_grammar(self, grammar: str) -> str:
+        """Why it can't be used; "": it can."""
+        reply = await self._ask("tokenizer", CheckGrammar(grammar=grammar))
+        assert isinstance(reply, GrammarChecked)
+        return reply.problem
+
     async def decode(self, ids: list[int]) -> str:
         reply = await self._ask("tokenizer", Decode(token_ids=ids, skip_special_tokens=False))
         assert isinstance(reply, Decoded)
@@ -257,7 +265,7 @@ class Peers:
         assert isinstance(reply, Corpora)
         return reply.corpora
 
-    async def _ask(self, role: str, message: Encode | EncodeWords | Decode | Describe) -> object:
+    async def _ask(self, role: str, message: Encode | EncodeWords | CheckGrammar | Decode | Describe) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts, unless each would
         say the same."""
         deadline = asyncio.get_running_loop().time() + GRACE

@@ -31,6 +31,7 @@ from services.streamer.openai.sampling import (
     MAX_BAD_WORD_TEXTS,
 )
 from services.streamer.openai.speculation import MAX_CORPORA
+from services.streamer.openai.structured import FORMATS, MAX_CHOICES
 
 Schema = dict[str, Any]
 
@@ -157,6 +158,42 @@ STREAM_OPTIONS: Schema = {
         "include_obfuscation": {"const": False, "description": "For OpenAI's clients: chunks are never padded"},
     },
 }
+JSON_SCHEMA: Schema = {"type": ["object", "boolean", "string"], "description": "A JSON schema, or its JSON as text"}
+CHOICES: Schema = {**list_of(TEXT, "The answer is one of these texts"), "minItems": 1, "maxItems": MAX_CHOICES}
+REGEX: Schema = {"type": "string", "description": "The whole answer matches it; without look-around and references"}
+LARK: Schema = {"type": "string", "description": "A grammar in Lark, as llguidance reads it, with a rule start"}
+WHITESPACE: Schema = {"type": "string", "description": "A regular expression for the white space of JSON"}
+RESPONSE_FORMAT: Schema = {
+    "type": "object",
+    "description": "What the answer is: JSON, or JSON of a schema. Whether drafts are used changes nothing",
+    "required": ["type"],
+    "properties": {
+        "type": {"type": "string", "enum": list(FORMATS)},
+        "json_schema": {
+            "type": "object",
+            "required": ["schema"],
+            "properties": {
+                "schema": JSON_SCHEMA,
+                "name": TEXT,
+                "description": TEXT,
+                "strict": {"type": "boolean", "description": "Without effect: the schema always holds"},
+            },
+        },
+    },
+}
+STRUCTURED_OUTPUTS: Schema = {
+    "type": "object",
+    "description": "vLLM's field: exactly one of json, regex, choice, grammar and json_object",
+    "properties": {
+        "json": JSON_SCHEMA,
+        "regex": REGEX,
+        "choice": CHOICES,
+        "grammar": LARK,
+        "json_object": boolean("Any JSON object"),
+        "whitespace_pattern": WHITESPACE,
+        "disable_any_whitespace": boolean("JSON without white space"),
+    },
+}
 MESSAGE: Schema = {
     "type": "object",
     "required": ["role", "content"],
@@ -190,6 +227,14 @@ BOTH: dict[str, Schema] = {
         "description": "Forbidden words, at the start of a text and after a space: the last token of a word isn't "
         "generated after its other tokens. Other token sequences may still spell them",
     },
+    "response_format": RESPONSE_FORMAT,
+    "structured_outputs": STRUCTURED_OUTPUTS,
+    "guided_json": JSON_SCHEMA,
+    "guided_regex": REGEX,
+    "guided_choice": CHOICES,
+    "guided_grammar": LARK,
+    "guided_json_object": boolean("Any JSON object"),
+    "guided_whitespace_pattern": {**WHITESPACE, "description": "With guided_json: of its white space"},
     "speculation": SPECULATION,
     "prediction": PREDICTION,
     "return_drafts": boolean(

@@ -38,7 +38,6 @@ CHAT: Values = {
 }
 COMPLETION: Values = {"suffix": ("",), "add_special_tokens": (True,)}
 BOTH: Values = {
-    "response_format": ({"type": "text"},),
     "store": (False,),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),

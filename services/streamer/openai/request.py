@@ -7,7 +7,7 @@ Knows neither sockets nor the mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -28,6 +28,7 @@ from services.streamer.openai.sampling import (
     read_sampling,
 )
 from services.streamer.openai.speculation import check_speculation, read_prediction, read_speculation
+from services.streamer.openai.structured import read_grammar
 
 # Accepted because by definition they change nothing about the answer.
 WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
@@ -144,6 +145,8 @@ class Request(Shared):
     sampling: Sampling
     max_tokens: int | None  # None: the rest of the context
     echo: bool
+    # The field that sampling.grammar came from; "": there is none.
+    grammar_field: str
     speculation: Speculation
     namespace: str
     prediction: str | None
@@ -300,6 +303,7 @@ def _request(
     if shared["stream"] and "prompt_logprobs" in shared:
         raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
     shared["return_provenance"] |= speculation.return_drafts
+    asked = read_grammar(fields)
     request = Request(
         **shared,
         chat=chat,
@@ -310,9 +314,10 @@ def _request(
         continuous_usage=continuous_usage,
         stops=_stops(fields, limits),
         bad_words=read_bad_words(fields),
-        sampling=read_sampling(fields, max_tokens, logprobs, limits.sampling),
+        sampling=replace(read_sampling(fields, max_tokens, logprobs, limits.sampling), grammar=asked.grammar),
         max_tokens=max_tokens,
         echo=echo,
+        grammar_field=asked.field,
         speculation=speculation,
         namespace=namespace,
         prediction=read_prediction(fields),

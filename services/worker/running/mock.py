@@ -79,6 +79,9 @@ class MockPages:
 
 
 class MockRunner:
+    # It makes up its texts.
+    grammars = None
+
     def __init__(
         self,
         profile: Profile,

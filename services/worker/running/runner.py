@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from services.worker.grammar.compiled import Grammars
 from services.worker.running.work import Drafted, Result, Work
 
 
@@ -65,6 +66,11 @@ class Runner(Protocol):
     @property
     def drafters(self) -> tuple[str, ...]:
         """Methods of the drafters that run here, behind verification."""
+        ...
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """Of the answers of sequences that have one; None: none are served."""
         ...
 
     def counts(self) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -17,6 +18,9 @@ from kernels.verify import questions as ask
 from kernels.verify.questions import DraftProbs, Edits, Masks, Questions, Rule, mask_of
 from services.api.sampling import Sampling, stop_ids
 from services.api.strategies import STRATEGIES, Verification
+from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.rows import GrammarRows
+from services.worker.grammar.state import RowMasks
 from services.worker.running.runner import Facts
 from services.worker.running.work import NewSequence, SequenceWork
 
@@ -61,10 +65,10 @@ class Counts:
 class Sampler:
     """The sampling of one sequence."""
 
-    __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "held_back", "logprobs",
-                 "mask", "prompt_logprobs", "text", "words")  # fmt: skip
+    __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "grammar", "held_back",
+                 "logprobs", "mask", "prompt_logprobs", "text", "words")  # fmt: skip
 
-    def __init__(self, new: NewSequence, facts: Facts) -> None:
+    def __init__(self, new: NewSequence, facts: Facts, grammars: Grammars | None = None) -> None:
         sampling = new.sampling
         rule = _rule(new)
         self.words = rule.words()
@@ -79,11 +83,17 @@ class Sampler:
         # The text that bad words are compared with.
         self.text: list[int] = []
         # Ids that end the text, and the first position at which they are allowed.
-        ends = stop_ids(sampling, facts.eos_token_ids) if sampling.min_tokens else ()
+        held = sampling.min_tokens and not sampling.grammar
+        ends = stop_ids(sampling, facts.eos_token_ids) if held else ()
         self.held_back = sorted(token for token in ends if 0 <= token < facts.vocab_size)
         self.first_end = new.prompt_tokens + sampling.min_tokens
         allowed = sampling.allowed_token_ids
         self.mask = mask_of(allowed, facts.vocab_size) if allowed else None
+        # Holds back ends and keeps to `mask` by itself.
+        self.grammar: GrammarRows | None = None
+        if sampling.grammar:
+            assert grammars is not None, "the actor refuses grammars that aren't served"
+            self.grammar = GrammarRows(sampling, grammars, self.first_end, self.mask)
         self.edited = bool(rule.penalised or bias or self.bad_words or self.held_back)
         if self.bad_words:
             self.text += new.text[: new.prompt_tokens]
@@ -95,6 +105,8 @@ class Sampler:
             self.counts.add(tokens)
         if self.bad_words:
             self.text += tokens
+        if self.grammar is not None:
+            self.grammar.state.commit(tokens)
 
     def forbidden(self, position: int, draft: list[int], parents: list[int]) -> list[list[int]]:
         """By row: the ids that may not follow the text, which ends before `position`, and the draft up to that row."""
@@ -140,8 +152,12 @@ def _rule(new: NewSequence) -> Rule:
     )
 
 
-def questions_of(items: Items[SequenceWork], samplers: list[Sampler], vocab_size: int) -> Questions:
-    """The questions for these items, which are all verified, each with its sampler."""
+def questions_of(
+    items: Items[SequenceWork], samplers: list[Sampler], vocab_size: int, masked: Mapping[int, RowMasks] | None = None
+) -> Questions:
+    """The questions for these items, which are all verified, each with its sampler. `masked`: of sequences with a
+    grammar."""
+    masked = masked or {}
     sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
@@ -152,6 +168,9 @@ def questions_of(items: Items[SequenceWork], samplers: list[Sampler], vocab_size
         drafted[begin + 1 : begin + 1 + len(draft.tokens)] = draft.tokens
         if draft.parents:
             parents[begin + 1 : begin + 1 + len(draft.tokens)] = np.array(draft.parents, np.int32) + (begin + 1)
+        if (rows := masked.get(item.sequence_id)) is not None and draft.probs is None:
+            # No policy accepts what is no id. What was drawn from probabilities stays: its own is 0.
+            drafted[begin + 1 : begin + 1 + len(draft.tokens)][~rows.follows] = vocab_size
     rules = np.stack([sampler.words for sampler in samplers])
     positions = np.fromiter((item.position for item in items), np.int64, len(items))
     rules.view(ask.RULE)["position"][:, 0] = positions
@@ -161,7 +180,7 @@ def questions_of(items: Items[SequenceWork], samplers: list[Sampler], vocab_size
         drafted=torch.from_numpy(drafted),
         parents=torch.from_numpy(parents),
         edits=_edits(items, samplers) if any(sampler.edited for sampler in samplers) else None,
-        masks=_masks(samplers, sizes) if any(sampler.mask is not None for sampler in samplers) else None,
+        masks=_masks(items, samplers, masked),
         draft_probs=_draft_probs(items, begins, vocab_size),
     )
 
@@ -207,8 +226,18 @@ def _begins(lists: Items[Items[int] | np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
 
 
-def _masks(samplers: list[Sampler], sizes: np.ndarray) -> Masks:
-    masks = [sampler.mask for sampler in samplers if sampler.mask is not None]
-    places = np.cumsum([sampler.mask is not None for sampler in samplers]) - 1
-    of_sequence = np.where([sampler.mask is not None for sampler in samplers], places, -1)
-    return Masks(torch.from_numpy(np.stack(masks)), torch.from_numpy(np.repeat(of_sequence, sizes).astype(np.int32)))
+def _masks(items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks]) -> Masks | None:
+    """A mask for each row of a grammar, one for all rows of other sequences that have one."""
+    bits: list[np.ndarray] = []
+    of_row: list[int] = []
+    for item, sampler in zip(items, samplers, strict=True):
+        rows = len(item.draft.tokens) + 1
+        if (found := masked.get(item.sequence_id)) is not None:
+            of_row += [len(bits) + row if found.known[row] else -1 for row in range(rows)]
+            bits += list(found.bits.view(np.int32))
+        elif sampler.mask is not None and sampler.grammar is None:
+            of_row += [len(bits)] * rows
+            bits.append(sampler.mask)
+        else:
+            of_row += [-1] * rows
+    return Masks(torch.from_numpy(np.stack(bits)), torch.tensor(of_row, dtype=torch.int32)) if bits else None

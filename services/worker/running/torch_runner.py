@@ -18,6 +18,9 @@ from kernels.verify.questions import Answers
 from models.executor import Output
 from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
+from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.state import RowMasks
+from services.worker.running.masking import Masking
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
@@ -77,13 +80,19 @@ class TorchRunner:
     """services/worker/running/runner.py's Runner."""
 
     def __init__(
-        self, model: Model, drafters: StepDrafters | None = None, counts: Callable[[], dict[str, int]] = dict
+        self,
+        model: Model,
+        drafters: StepDrafters | None = None,
+        counts: Callable[[], dict[str, int]] = dict,
+        grammars: Grammars | None = None,
     ) -> None:
         self.facts = model.facts
+        self.grammars = grammars
         self.counts = counts
         self._model = model
         self._drafters = drafters or NoDrafters()
         self._samplers: dict[int, Sampler] = {}
+        self._masking = Masking()
         self._work = Work()
         self._output: Output | None = None
         # What the drafters haven't read yet.
@@ -104,8 +113,11 @@ class TorchRunner:
             self._samplers.pop(sequence_id, None)
         self._drafters.forget(work.ended)
         for new in work.new:
-            self._samplers[new.sequence_id] = Sampler(new, self.facts)
+            self._samplers[new.sequence_id] = Sampler(new, self.facts, self.grammars)
             self._drafters.join(new)
+        self._masking.begin(
+            [(item, rows) for item in work.items if item.verify and (rows := self._samplers[item.sequence_id].grammar)]
+        )
         with torch.inference_mode():
             for source, target in work.copies:
                 self._model.copy_page(source, target)
@@ -117,7 +129,7 @@ class TorchRunner:
             output, self._output = self._output or self._forward(), None
             work = self._work
             logits, scores = self._score(work.items, output.logits)
-            verdicts = self._verify(work.items, logits)
+            verdicts = self._verify(work.items, logits, self._masking.take())
             for index, item in enumerate(work.items):
                 if item.scored and item.sequence_id not in scores:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
@@ -150,7 +162,9 @@ class TorchRunner:
         counts = {sequence_id: self._samplers[sequence_id].prompt_logprobs for sequence_id in scored}
         return score(self._model.verifier, items, logits, counts)
 
-    def _verify(self, items: list[SequenceWork], logits: torch.Tensor) -> list[Verdict | None]:
+    def _verify(
+        self, items: list[SequenceWork], logits: torch.Tensor, masked: dict[int, RowMasks]
+    ) -> list[Verdict | None]:
         """
         items       a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0
@@ -159,7 +173,7 @@ class TorchRunner:
         if not verified:
             return [None] * len(items)
         samplers = [self._samplers[item.sequence_id] for item in verified]
-        questions = questions_of(verified, samplers, self.facts.vocab_size)
+        questions = questions_of(verified, samplers, self.facts.vocab_size, masked)
         answers = self._model.verifier.verify(logits, questions)
         begins: list[int] = questions.begins.tolist()
         verdicts = _verdicts(answers, begins)
@@ -167,6 +181,9 @@ class TorchRunner:
             self._keep(items, answers, begins)
         if any(sampler.logprobs >= 0 for sampler in samplers):
             self._add_logprobs(logits, samplers, verdicts, answers, begins)
+        for index, sampler in enumerate(samplers):
+            if sampler.grammar is not None and (problem := sampler.grammar.state.problem):
+                verdicts[index] = Verdict([], 0, failure=f"its grammar: {problem}", reason="invalid")
         following = iter(verdicts)
         return [next(following) if item.verify else None for item in items]
 

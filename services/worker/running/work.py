@@ -106,12 +106,13 @@ class Logprob(NamedTuple):
 @dataclass(slots=True)
 class Verdict:
     """The accepted part of a draft (for a tree, a path from the root), then one token of the target model's own.
-    `failure`: the sequence has failed, and there are no tokens."""
+    `failure`: the sequence has failed, and there are no tokens; `reason` as in Failed."""
 
     tokens: list[int]
     accepted: int
     logprobs: list[Logprob] | None = None
     failure: str = ""
+    reason: str = "engine"
 
 
 @dataclass(slots=True)

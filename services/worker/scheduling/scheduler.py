@@ -185,7 +185,7 @@ class Scheduler:
             return
         if not verdict.tokens:
             self.planner.sharing.distrust(sequence)
-            self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
+            self._fail(sequence, verdict.reason, verdict.failure or "the engine gave no token")
             return
         tokens = sequence.commit(verdict, draft)
         self.planner.advanced(sequence)

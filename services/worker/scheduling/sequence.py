@@ -96,7 +96,8 @@ class Sequence:
         self.lent = lent
         # The text never grows beyond `limit`, and no stop id counts before `min_length`.
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
-        self.min_length = self.prompt_tokens + self.sampling.min_tokens
+        # With a grammar such an id comes only where nothing else may.
+        self.min_length = self.prompt_tokens + (0 if self.sampling.grammar else self.sampling.min_tokens)
         # The next prompt token whose log-probability is wanted (the first has none); prompt_tokens: none any more.
         self.scored = 1 if self.sampling.prompt_logprobs >= 0 else self.prompt_tokens
         self.stop_ids = stop_ids

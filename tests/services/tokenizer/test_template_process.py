@@ -39,8 +39,8 @@ async def running(text: str, deadline: float = 10.0, max_chars: int = 1 << 22) -
 
 
 def pid_of(process: TemplateProcess) -> int:
-    assert process._child is not None
-    return process._child.pid
+    assert process._child.process is not None
+    return process._child.process.pid
 
 
 def exists(pid: int) -> bool:
@@ -113,13 +113,13 @@ async def test_a_template_that_cannot_be_compiled_is_known_from_the_start(
     for _ in range(2):
         with pytest.raises(TemplateBroken, match=why):
             await process.render(HI, True)
-    assert process._child is None
+    assert process._child.process is None
 
 
 async def test_a_child_killed_while_it_compiles_says_nothing_against_the_template() -> None:
     process = TemplateProcess(TemplateSource(ENDLESS_CONSTANT, {}), max_chars=1 << 20, deadline=60.0)
     starting = asyncio.create_task(process.start())
-    await until(lambda: process._child is not None)
+    await until(lambda: process._child.process is not None)
     os.kill(pid_of(process), signal.SIGKILL)
     with pytest.raises(TemplateError, match="died; try again"):
         await starting
@@ -174,7 +174,7 @@ async def main():
     process = TemplateProcess(TemplateSource(sys.argv[1], {}), max_chars=1 << 20, deadline=600.0)
     await process.start()
     await process.render([ChatTurn(role="user", content="hi", name="ann")], True)
-    print(process._child.pid, flush=True)
+    print(process._child.process.pid, flush=True)
     await process.render([ChatTurn(role="user", content="loop", name="ann")], True)
 
 asyncio.run(main())

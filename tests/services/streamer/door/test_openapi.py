@@ -18,6 +18,7 @@ from services.streamer.extras import mesh_map
 from services.streamer.openai import request as request_module
 from services.streamer.openai import sampling as sampling_module
 from services.streamer.openai import speculation as speculation_module
+from services.streamer.openai import structured as structured_module
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import (
     RequestLimits,
@@ -87,7 +88,7 @@ def test_every_described_field_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_every_field_that_is_taken_is_described(path: str) -> None:
-    modules = (request_module, sampling_module, speculation_module, corpora_module)
+    modules = (request_module, sampling_module, speculation_module, structured_module, corpora_module)
     source = "".join(Path(module.__file__).read_text() for module in modules)
     mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
     assert len(mentioned) > 20

@@ -1,0 +1,58 @@
+"""Grammars of answers as llguidance compiles them: the limits, and what is wrong with one in plain words.
+
+Used where a grammar is checked (tokenizer/grammar_process.py) and where it masks tokens (worker/grammar/), so that both
+say the same. Knows no requests and no sequences. The library is imported with the first grammar: not every machine that
+runs a model has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+LONGEST_PROBLEM = 300  # characters
+# Why llguidance ends a text that has hardly begun.
+NOTHING_LEFT = ("NoExtension", "NoExtensionBias")
+
+
+class GrammarError(Exception):
+    """A grammar that can't be used; the message is for whoever wrote it."""
+
+
+def read_vocabulary(tokenizer: Path, size: int = 0, ends: Sequence[int] = ()) -> LLTokenizer:
+    """Of a tokenizer.json, for a model whose logits have `size` ids (0: as many as it has tokens) and whose texts end
+    with `ends` (none: what the file says). Takes half a second. Raises ValueError."""
+    from llguidance import LLTokenizer
+
+    text = tokenizer.read_text(encoding="utf-8")
+    tokens = json.loads(text)
+    # Some files carry the truncation and padding of their training.
+    tokens["truncation"] = tokens["padding"] = None
+    return LLTokenizer(json.dumps(tokens), n_vocab=size or None, eos_token=list(ends) or None)
+
+
+def started(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    """A matcher at the beginning of a text, with its first mask computed. Raises GrammarError."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    # Its own limits, but without parts of grammars in messages.
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
+    possible = not matcher.is_error() and any(matcher.compute_bitmask())
+    if matcher.is_error() and matcher.stop_reason() not in NOTHING_LEFT:
+        raise GrammarError(problem_of(matcher))
+    if not possible or matcher.stop_reason() in NOTHING_LEFT:
+        raise GrammarError("no text follows it")
+    return matcher
+
+
+def problem_of(matcher: LLMatcher) -> str:
+    """Of a matcher in error."""
+    lines = (line.strip() for line in matcher.get_error().splitlines())
+    told = "; ".join(line for line in lines if line and line != "<non-verbose/>")
+    return told if len(told) <= LONGEST_PROBLEM else told[:LONGEST_PROBLEM] + "…"

@@ -1,0 +1,104 @@
+"""Checks a request's grammar, by compiling it in a process of its own: the library that compiles grammars has limits of
+its own for most that explodes, but some of it overflows the stack or doesn't end. Here that ends a child, which answers
+for nobody else, and tells that the grammar is at fault; a worker then compiles only what was compiled here.
+
+The verdict depends on the grammar alone: the child's time is the time it computes, and its stack is smaller than
+that of a worker's thread. Started with the first grammar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import signal
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+
+from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, Questions
+
+# Of what llguidance may compute for a grammar and its first token, in seconds.
+DEADLINE = 1.0
+# For a child that cannot run.
+PATIENCE = 5.0
+MAX_MEMORY = 2 << 30
+STACK = 2 << 20
+# Verdicts that are remembered.
+MOST_KNOWN = 512
+# How a child ends by a grammar: out of stack, out of memory, out of time.
+_BY_GRAMMAR = {
+    -signal.SIGSEGV: "is nested too deeply",
+    -signal.SIGABRT: "takes too much memory to compile",
+    -signal.SIGPROF: f"takes longer than {DEADLINE:g} s to compile",
+}
+
+
+class GrammarCheckFailed(Exception):
+    """The child failed, and the grammar isn't to blame."""
+
+
+class _Answer(msgspec.Struct):
+    problem: str
+
+
+class GrammarProcess:
+    """One child, one grammar at a time."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        """`tokenizer`: the model's tokenizer.json."""
+        self._child = BoundedChild(__name__, lambda: str(tokenizer).encode())
+        self._known: OrderedDict[bytes, str] = OrderedDict()
+
+    async def check(self, grammar: str) -> str:
+        """Why it can't be used; "": it can. Raises GrammarCheckFailed."""
+        text = grammar.encode()
+        key = hashlib.sha256(text).digest()
+        if (known := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
+            return known
+        try:
+            problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Answer).problem
+        except ChildDied as error:
+            if error.status not in _BY_GRAMMAR:
+                raise GrammarCheckFailed("the process that checks grammars died; try again") from None
+            problem = _BY_GRAMMAR[error.status]
+        except ChildLate:
+            raise GrammarCheckFailed("the process that checks grammars didn't answer in time; try again") from None
+        self._known[key] = problem
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return problem
+
+    async def close(self) -> None:
+        await self._child.close()
+
+
+# The child's side ---------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    questions = Questions(MAX_MEMORY)
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK, hard))
+    if (tokenizer := questions.read()) is None:
+        return
+    # Not in the parent, which needs none of it.
+    from services.api.grammars import GrammarError, read_vocabulary, started
+
+    vocabulary = read_vocabulary(Path(tokenizer.decode()))
+    questions.answer(b"")
+    while (body := questions.read()) is not None:
+        problem = ""
+        # The signal is left at its default, which ends the process even inside the library.
+        signal.setitimer(signal.ITIMER_PROF, DEADLINE)
+        try:
+            started(vocabulary, body.decode())
+        except GrammarError as error:
+            problem = str(error)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        questions.answer(msgspec.json.encode(_Answer(problem)))
+
+
+if __name__ == "__main__":
+    main()

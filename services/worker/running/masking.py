@@ -1,0 +1,44 @@
+"""Computes the masks of a step while the model computes its logits, in a thread of its own: neither needs the other,
+and llguidance holds no lock of Python's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from services.worker.grammar.rows import GrammarRows
+from services.worker.grammar.state import RowMasks
+from services.worker.running.work import SequenceWork
+
+log = logging.getLogger("specmesh.worker")
+
+FAULT = "the grammar failed"
+
+
+class Masking:
+    """One step at a time: `begin`, then `take`."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "mask-grammar")
+        self._running: Future[dict[int, RowMasks]] | None = None
+
+    def begin(self, asked: Sequence[tuple[SequenceWork, GrammarRows]]) -> None:
+        self._running = self._thread.submit(_masks, asked) if asked else None
+
+    def take(self) -> dict[int, RowMasks]:
+        """By sequence."""
+        running, self._running = self._running, None
+        return {} if running is None else running.result()
+
+
+def _masks(asked: Sequence[tuple[SequenceWork, GrammarRows]]) -> dict[int, RowMasks]:
+    found = {}
+    for item, rows in asked:
+        try:
+            found[item.sequence_id] = rows.masks(item.position, item.draft.tokens, item.draft.parents)
+        # Whatever it is, it is this sequence's alone.
+        except Exception:
+            log.exception("a grammar's masks can't be computed")
+            rows.state.problem = FAULT
+    return found
