@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic, models, overload, overload_method, register_model
+from numba.extending import intrinsic, overload_method
 
-from kernels import cpu_vectors as v
 from kernels.verify.questions import RULE
 
 _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -49,61 +47,22 @@ class Call(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS.split()]
 
 
-def _record_at(dtype: np.dtype) -> Callable[[Any], Any]:
-    """The record of this type at an address."""
-    kind = numba.from_dtype(dtype)
+def _at(kind: types.Type) -> Callable[[Any], Any]:
+    """What is of this type at an address."""
 
     @intrinsic
-    def record(_: Any, address: Any) -> Any:
+    def typed(_: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
         return kind(types.int64), generate
 
-    return record
+    return typed
 
 
-call_at, rule_at = _record_at(np.dtype(Call)), _record_at(RULE)
-
-
-class _Ints(types.Type):
-    """int32 at an address. An array of numba's own would count references, with atomics that not every target has."""
-
-
-_INTS = _Ints("ints at an address")
-
-
-@register_model(_Ints)
-class _IntsModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, v.I64)
-
-
-def _cast(result: Any, parameter: Any) -> Callable[[Any], Any]:
-    @intrinsic
-    def cast(_: Any, value: Any) -> Any:
-        return result(parameter), lambda context, builder, signature, arguments: arguments[0]
-
-    return cast
-
-
-ints_at, _address_of = _cast(_INTS, types.int64), _cast(types.int64, _INTS)
-
-
-@overload(operator.getitem)
-def _item_of(ints, place):
-    def load(ints, place):
-        return np.int64(v.load_i32(_address_of(ints), place))
-
-    return load if ints is _INTS else None
-
-
-@overload(operator.setitem)
-def _set_item_of(ints, place, value):
-    def store(ints, place, value):
-        v.store_i32(_address_of(ints), place, np.int32(value))
-
-    return store if ints is _INTS else None
+call_at, rule_at = _at(numba.from_dtype(np.dtype(Call))), _at(numba.from_dtype(RULE))
+# Indexed like an array of int32. One of numba's own would count references, with atomics that not every target has.
+ints_at = _at(types.CPointer(types.int32))
 
 
 def methods(kind: type, *functions: Callable[..., Any]) -> None:

@@ -53,7 +53,7 @@ class _Row:
     """One row of logits after its edits: the facts that strategies.py lists."""
 
     valid: bool
-    relative: torch.Tensor  # float32 [V], z minus the highest z
+    z: torch.Tensor  # float32 [V], scores over the temperature (greedy: the scores)
     score: torch.Tensor  # float32 [V], z + noise (greedy: z); -inf where an id isn't allowed
     masses: torch.Tensor  # int64 [V], 0 where an id isn't allowed
     ranks: torch.Tensor  # int64 [V], how many ids are more probable
@@ -67,7 +67,7 @@ class _Row:
         return int(self.ranks[token])
 
     def below(self, token: int) -> float:
-        return float(self.relative[token])
+        return float(self.z[token] - self.z.max())
 
     def allows(self, token: int) -> bool:
         return bool(self.allowed[token])
@@ -76,7 +76,7 @@ class _Row:
         return float(ln(_float32(self.total)) - LN_UNIT)
 
     def mean_below(self) -> float:
-        weighted = self.masses.to(torch.float32) * _UNITS * torch.where(self.masses > 0, self.relative, 0.0)
+        weighted = self.masses.to(torch.float32) * _UNITS * torch.where(self.masses > 0, self.z - self.z.max(), 0.0)
         return float(int(as_mass(weighted).sum())) / float(self.total)
 
     def probabilities(self) -> torch.Tensor:
@@ -169,7 +169,7 @@ class _Sequence:
         score, masses = torch.where(allowed, noisy, -math.inf), torch.where(allowed, masses, 0)
         # Also false for NaN, which counts as the highest.
         valid = math.isfinite(top) and math.isfinite(top * inverse)
-        return _Row(valid, below, score, masses, ranks, allowed, int(masses.sum()))
+        return _Row(valid, z, score, masses, ranks, allowed, int(masses.sum()))
 
     def _edited(self, row: int) -> torch.Tensor:
         """float32 [V]: penalties, biases, what is forbidden, what is allowed; in this order."""

@@ -12,7 +12,7 @@ from kernels.verify import fused, reference
 from kernels.verify.fused import Launches, Workspace
 from kernels.verify.fused_numbers import BAR_ID, BAR_KEY, FOUND, FOUND_LATER
 from kernels.verify.fused_rows import CAPACITY
-from kernels.verify.questions import FLOOR, REJECTION, Asked, Questions, Rule, gather
+from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
 from tests.kernels.verify.test_fused import moved
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
@@ -61,14 +61,14 @@ def assert_the_same_ids_are_inside(
     for index, one in enumerate(asked):
         sequence = reference._Sequence(logits, questions, index)
         for at in range(sequence.begin, sequence.end):
-            expected = sequence.row(at)
-            assert expected is not None
+            expected = sequence.look(at, True)
+            assert expected.valid
             z = expected.z
             bits = torch.where(z == 0, 0.0, z).view(torch.int32)
             key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
             bar, last = table[at, BAR_KEY.value], table[at, BAR_ID.value]
             inside = (key > bar) | ((key == bar) & (torch.arange(len(z)) <= last))
-            inside &= (z - z.max() >= min(sequence.floats[FLOOR], 0.0)) & (z > -torch.inf)
+            inside &= (z - z.max() >= min(float(sequence.rule.floor), 0.0)) & (z > -torch.inf)
             assert torch.equal(inside, expected.allowed), (one.rule, int(inside.sum()), int(expected.allowed.sum()))
     return table
 
