@@ -180,6 +180,33 @@ def test_no_folders_of_the_worker_import_each_other_in_a_circle() -> None:
     assert graph["services.worker.running"] and circles(graph) == []
 
 
+# Folders and modules of the proposer that others stand on, each with those that it may import. What lies beside them
+# ties them together.
+PROPOSER_PARTS = {
+    "names": set(),
+    "native": set(),
+    "segments": {"native"},
+    "plain": {"names", "native", "segments"},
+    "fast": {"native", "segments", "plain"},
+    "store": {"names", "segments"},
+}
+
+
+def test_no_folder_of_the_proposer_is_missing_in_the_order() -> None:
+    folders = {each.parent.name for each in (ROOT / "services" / "proposer").glob("*/__init__.py")}
+    assert folders == PROPOSER_PARTS.keys() - {"names", "native"}
+
+
+@pytest.mark.parametrize("part", PROPOSER_PARTS)
+def test_parts_of_the_proposer_import_only_those_below_them(part: str) -> None:
+    path = ROOT / "services" / "proposer" / part
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    named = [(file, name.split(".")) for file in files for name in modules_of(file)]
+    found = {(file.name, parts[2]) for file, parts in named if parts[:2] == ["services", "proposer"] and parts[2:]}
+    # Names that `from services.proposer import x` may have, too.
+    assert {each for each in found if each[1] not in {part, *PROPOSER_PARTS[part]}} == set()
+
+
 # Who may look inside the suffix index, besides the proposer and its own tests.
 INSIDE = ("services/proposer/", "tests/services/proposer/")
 FAST = "services.proposer.fast"

@@ -27,11 +27,12 @@ from services.api.messages import (
     ProposeItem,
     RemoveCorpus,
 )
-from services.proposer.fast.corpora import NamespaceCorpora
 from services.proposer.index import SuffixIndex
 from services.proposer.metrics import ProposerMetrics
+from services.proposer.names import namespace_key
 from services.proposer.registry import make_drafters
 from services.proposer.sequences import FollowedSequence, Sequences
+from services.proposer.store.library import Library
 from services.proposer.store.uploads import CorpusRefused
 from services.runtime.introspection import Figures
 
@@ -185,13 +186,13 @@ class ProposerActor(Actor):
     # Corpora ----------------------------------------------------------------------------------------------
 
     async def add_corpus(self, message: AddCorpus, call: Call) -> Corpora:
-        corpora = self._corpora(message)
+        library, namespace = self._library(message)
         try:
-            corpora.add(message.name, message.part, message.texts, message.last)
+            library.add_corpus(namespace, message.name, message.part, message.texts, message.last)
         except CorpusRefused as refused:
             self._tell_refused(refused)
             raise Refuse(refused.reason, str(refused)) from None
-        return Corpora(corpora=corpora.list())
+        return Corpora(corpora=library.corpora(namespace))
 
     def _tell_refused(self, refused: CorpusRefused) -> None:
         """Each is counted; a caller that goes on asking doesn't fill the log."""
@@ -201,18 +202,21 @@ class ProposerActor(Actor):
             log.warning("a corpus is refused: %s (told at most once a minute)", refused)
 
     async def remove_corpus(self, message: RemoveCorpus, call: Call) -> Corpora:
-        corpora = self._corpora(message)
-        corpora.remove(message.name)
-        return Corpora(corpora=corpora.list())
+        library, namespace = self._library(message)
+        library.remove_corpus(namespace, message.name)
+        return Corpora(corpora=library.corpora(namespace))
 
     async def list_corpora(self, message: ListCorpora, call: Call) -> Corpora:
-        return Corpora(corpora=self._corpora(message).list())
+        library, namespace = self._library(message)
+        return Corpora(corpora=library.corpora(namespace))
 
-    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> NamespaceCorpora:
-        corpora = self._index.corpora(message.vocabulary, message.namespace)
-        if corpora is None:
+    def _library(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> tuple[Library, str]:
+        """The library that keeps the caller's corpora, and the name of its namespace there."""
+        namespace = namespace_key(message.vocabulary, message.namespace)
+        library = self._index.library(namespace) if namespace else None
+        if library is None:
             raise Refuse("unavailable", "this proposer can't keep corpora")
-        return corpora
+        return library, namespace
 
     # What the process asks --------------------------------------------------------------------------------
 

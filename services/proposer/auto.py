@@ -19,17 +19,17 @@ from typing import ClassVar
 from services.api.drafter import Draft, Drafter, DraftRequest
 from services.api.methods import METHODS
 from services.api.settings import Settings
-from services.proposer.blending import AutomatonSource, Line, Record, blend, compare
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import DraftRule, Guess
 from services.proposer.hybrid import expected_tokens
 from services.proposer.index import SuffixIndex
 from services.proposer.ngram import most_recent
+from services.proposer.plain.blending import AutomatonSource, Line, Record, blend, compare
+from services.proposer.plain.guess import DraftRule, Guess
+from services.proposer.plain.rates import CORPUS, NGRAM, OWN, PREDICTION, SHARED, SOURCES, STORE
+from services.proposer.plain.segment_search import search
+from services.proposer.plain.texts import Followed
 from services.proposer.prediction import predicted
-from services.proposer.rates import CORPUS, NGRAM, OWN, PREDICTION, SHARED, SOURCES, STORE
-from services.proposer.segment_search import search
+from services.proposer.segments.segment import Segment
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Followed
 
 # Rates decide how long a draft is; this bounds how many contexts segments look at.
 _IN_SEGMENTS = 4.0

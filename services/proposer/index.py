@@ -28,16 +28,16 @@ from services.api.drafter import Draft, DraftRequest, Text
 from services.api.methods import COMPILED, NAIVE
 from services.api.names import MODEL_ANSWERS
 from services.api.settings import Settings, store_dir
-from services.proposer import texts as plain
 from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
-from services.proposer.fast.corpora import NamespaceCorpora
-from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.fast.shipped import ShippedAnswers
-from services.proposer.namespaces import Namespace
+from services.proposer.libraries import Libraries
+from services.proposer.names import vocabulary_of
+from services.proposer.plain import texts as plain
+from services.proposer.plain.namespaces import Namespace
+from services.proposer.plain.texts import PlainMethod
+from services.proposer.segments.segment import Segment
+from services.proposer.shipped import ShippedAnswers
 from services.proposer.store.library import Bounds, Library, Stats
-from services.proposer.texts import PlainMethod
 
 # Ended texts that wait to be indexed; further ones are in the library only.
 MAX_WAITING = 4096
@@ -270,17 +270,14 @@ class SuffixIndex:
 
     # Around it --------------------------------------------------------------------------------------------
 
-    def corpora(self, vocabulary: str, namespace: str) -> NamespaceCorpora | None:
-        """The corpora of a namespace; None: the index can't keep any. A library that is being opened is waited for."""
-        key = namespace_key(vocabulary, namespace)
-        if not key:
-            return None
-        self._libraries.of(key)
-        if self._libraries.is_opening(key):
+    def library(self, namespace: str) -> Library | None:
+        """The library of a namespace, for its corpora; None: there is none. One that is being opened is waited for."""
+        library = self._libraries.of(namespace)
+        if self._libraries.is_opening(namespace):
             self._libraries.wait()
             self._opened()
-        library = self._libraries.of(key)
-        return NamespaceCorpora(library, key) if library is not None else None
+            library = self._libraries.of(namespace)
+        return library
 
     def stats(self) -> IndexStats:
         return IndexStats(self._texts.held_bytes(), len(self._waiting), list(self._libraries.stats()))

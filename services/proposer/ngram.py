@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from services.proposer.automaton import Reader, shortened
-from services.proposer.guess import Guess
-from services.proposer.rates import NGRAM, counted
+from services.proposer.plain.automaton import Reader, shortened
+from services.proposer.plain.guess import Guess
+from services.proposer.plain.rates import NGRAM, counted
+from services.proposer.plain.texts import Followed
 from services.proposer.suffix import walk
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Followed
 
 
 class NgramDrafter(TextDrafter):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from services.proposer.guess import Guess
-from services.proposer.place import AGREED, ASSUMED, PredictedPlace
-from services.proposer.rates import PREDICTION, RateCell, of_source
+from services.proposer.plain.guess import Guess
+from services.proposer.plain.place import AGREED, ASSUMED, PredictedPlace
+from services.proposer.plain.rates import PREDICTION, RateCell, of_source
+from services.proposer.plain.texts import Followed
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Followed
 
 
 class PredictionDrafter(TextDrafter):

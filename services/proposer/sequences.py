@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from services.api.drafter import Text
 from services.api.messages import Ended, ProposeItem
-from services.proposer.fast.libraries import namespace_key
+from services.proposer.names import namespace_key
 
 # A sequence without text takes a few hundred bytes; this is more than all workers run at once.
 MAX_SEQUENCES = 8192

@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from services.api.drafter import Drafter
 from services.api.settings import Settings
-from services.proposer.automaton import Reader, State, shortened
-from services.proposer.guess import DraftRule, Guess
 from services.proposer.index import SuffixIndex
-from services.proposer.rates import CORPUS, OWN, SHARED, STORE
-from services.proposer.segment_search import search
+from services.proposer.plain.automaton import Reader, State, shortened
+from services.proposer.plain.guess import DraftRule, Guess
+from services.proposer.plain.rates import CORPUS, OWN, SHARED, STORE
+from services.proposer.plain.segment_search import search
+from services.proposer.plain.texts import Followed
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import Followed
 
 
 class SuffixDrafter(TextDrafter):

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from services.api.drafter import Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings
-from services.proposer.guess import DraftRule, Guess
 from services.proposer.index import SuffixIndex
-from services.proposer.texts import Followed
+from services.proposer.plain.guess import DraftRule, Guess
+from services.proposer.plain.texts import Followed
 
 
 class TextDrafter:

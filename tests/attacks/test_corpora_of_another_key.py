@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from services.api.settings import Settings
 from services.proposer import index
 from services.proposer.actor import ProposerActor
-from services.proposer.fast.libraries import namespace_key
+from services.proposer.names import namespace_key
 from services.proposer.store.library import Bounds, Library
 from services.streamer.choice.namespace import NamespaceIds
 from tests.mesh_doubles.clock import FakeClock

@@ -4,7 +4,6 @@
     namespaces.py   what the requests of one namespace may draft from
     drafting/       the compiled step: texts are indexed, every source drafts
     automaton/      suffix automata and their memory
-    segments/       learned text that doesn't change any more, in mapped files
 
 docs/internals/suffix-index.md explains how it works.
 """

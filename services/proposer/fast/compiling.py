@@ -20,9 +20,9 @@ from services.api.drafter import Draft, Text
 from services.proposer.fast.drafting import branches
 from services.proposer.fast.drafting.step import step
 from services.proposer.fast.namespaces import FastNamespaces
-from services.proposer.fast.segments.segment import Segment, merge
 from services.proposer.fast.texts import FastTexts
-from services.proposer.texts import TextOptions
+from services.proposer.plain.texts import TextOptions
+from services.proposer.segments.segment import Segment, merge
 
 log = logging.getLogger(__name__)
 _compiled = threading.Event()

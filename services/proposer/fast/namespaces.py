@@ -10,9 +10,9 @@ import numpy as np
 from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.drafting.chances import CELL_WORDS, CELLS
 from services.proposer.fast.drafting.records import SPACE
-from services.proposer.fast.native import Record, Records
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.namespaces import MOST_NAMESPACES, Namespace, Namespaces
+from services.proposer.native import Record, Records
+from services.proposer.plain.namespaces import MOST_NAMESPACES, Namespace, Namespaces
+from services.proposer.segments.segment import Segment
 
 # Estimated memory of a token to come.
 _BYTES_A_TOKEN = 80

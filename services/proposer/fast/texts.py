@@ -22,11 +22,11 @@ from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.drafting import branches, chances, records
 from services.proposer.fast.drafting.step import BLENDED, step
 from services.proposer.fast.namespaces import FastNamespace, FastNamespaces
-from services.proposer.fast.native import Records
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import DraftRule
-from services.proposer.rates import OWN, SOURCES
-from services.proposer.texts import PlainMethod, TextOptions, shared_out
+from services.proposer.native import Records
+from services.proposer.plain.guess import DraftRule
+from services.proposer.plain.rates import OWN, SOURCES
+from services.proposer.plain.texts import PlainMethod, TextOptions, shared_out
+from services.proposer.segments.segment import Segment
 
 # The most tokens that one call takes in: about a millisecond.
 SLICE = 2048

@@ -6,6 +6,3 @@
     builder.py      seals, merges and evicts, as policy.py decides; corpora.py builds corpora (source.py: their texts)
     shelf.py        makes and opens segment files
 """
-
-# The index and the store import each other. Importing the index first works in either order.
-import services.proposer.fast  # noqa: F401

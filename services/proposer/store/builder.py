@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from services.proposer.fast.owners import names_to_drop
+from services.proposer.names import names_to_drop
 from services.proposer.store import policy
 from services.proposer.store.corpora import CorpusBuilder
 from services.proposer.store.database import Database, Outdated, StoredPiece

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from services.proposer.fast.owners import owner_of
+from services.proposer.names import owner_of
 
 SpaceName = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]

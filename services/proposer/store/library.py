@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.api.messages import CorpusCard
-from services.proposer.fast.segments.segment import Segment, SegmentDamaged
+from services.proposer.segments.segment import Segment, SegmentDamaged
 from services.proposer.store.builder import SegmentBuilder
 from services.proposer.store.database import Database, DatabaseDamaged, set_aside
 from services.proposer.store.files import Role, StoredFile, learned, owner_of_space, space_of, total_bytes, total_tokens

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.proposer.fast.owners import above_share, names_to_drop
+from services.proposer.names import names_to_drop
 from services.proposer.store.files import StoredFile, learned, owner_of_space, total_bytes, total_tokens
 
 # Segments are in one tier when the larger has less than this many times the tokens; this many of a tier are merged.
@@ -139,7 +139,8 @@ def to_make_room(spaces: dict[str, list[StoredFile]], too_many: int, now: float)
     left = sum(held.values()) - too_many
     gone: list[StoredFile] = []
     while too_many > 0 and order:
-        large = above_share(held, left)
+        # Owners that hold more than an equal share.
+        large = {owner for owner, size in held.items() if size > left // max(1, len(held))}
         at = next((at for at, (*_, each) in enumerate(order) if owner_of_space(each.space) in large), 0)
         *_, each = order.pop(at)
         held[owner_of_space(each.space)] -= each.bytes

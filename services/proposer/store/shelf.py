@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from services.proposer.fast.segments.segment import Segment, SegmentDamaged, merge
+from services.proposer.segments.segment import Segment, SegmentDamaged, merge
 from services.proposer.store.database import Database, Outdated, StoredPiece
 from services.proposer.store.files import Role, StoredFile
 from services.proposer.store.folder import LibraryFolder

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 from services.proposer.store.files import StoredFile
 from services.proposer.store.learning import Learning
 from services.proposer.store.policy import Bounds

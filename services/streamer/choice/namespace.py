@@ -62,7 +62,7 @@ class NamespaceIds:
 
 
 def _owned(owner: str, name: str) -> str:
-    """Quotas of the store are by owner (services/proposer/fast/owners.py): all namespaces of a key have one."""
+    """Quotas of the store are by owner (services/proposer/names.py): all namespaces of a key have one."""
     return f"{owner}/{name}"
 
 

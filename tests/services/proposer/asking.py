@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.methods import COMPILED, PLAIN
 from services.api.settings import Settings
-from services.proposer import texts as plain
 from services.proposer.fast.namespaces import FastNamespaces
 from services.proposer.fast.texts import FastTexts
 from services.proposer.index import SuffixIndex
+from services.proposer.plain import texts as plain
+from services.proposer.plain.texts import TextOptions
 from services.proposer.registry import make_drafters
 from services.proposer.store.library import Library
-from services.proposer.texts import TextOptions
 
 # Of the indexes that are made.
 FORM = COMPILED

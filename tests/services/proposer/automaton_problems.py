@@ -12,7 +12,7 @@ import numpy.typing as npt
 from services.proposer.fast.automaton import loops
 from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.automaton.records import AUTOMATON, STATE
-from services.proposer.fast.native import Longs, Record, kept
+from services.proposer.native import Longs, Record, kept
 
 Table = npt.NDArray[Any]
 Edges = list[dict[int, int]]

@@ -1,4 +1,4 @@
-"""Puts asking.py on the path of the tests beside it."""
+"""Puts what tests share on their path."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE / folder) for folder in ("fast", "segments", "store"))]
 
 
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine drafts nothing within the time that plain drafts have while loops are compiled."""
-    from services.proposer import texts
+    from services.proposer.plain import texts
 
     monkeypatch.setattr(texts, "WHILE_COMPILING", math.inf)
 

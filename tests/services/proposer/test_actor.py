@@ -28,10 +28,10 @@ from services.api.messages import (
     RemoveCorpus,
 )
 from services.api.settings import Settings
-from services.proposer import texts as plain
 from services.proposer.actor import ProposerActor
 from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
+from services.proposer.plain import texts as plain
 
 CALL: Any = None
 

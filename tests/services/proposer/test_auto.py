@@ -11,8 +11,8 @@ from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
 from services.proposer.fast.drafting import chances
-from services.proposer.fast.native import Doubles
 from services.proposer.fast.texts import FastTexts
+from services.proposer.native import Doubles
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -10,9 +10,9 @@ import pytest
 from asking import drafters, guess, index, say, told, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Committed, Draft, DraftRequest, Needs
-from services.proposer.guess import DraftRule
 from services.proposer.hybrid import HybridDrafter, expected_tokens, joined
 from services.proposer.ngram import NgramDrafter
+from services.proposer.plain.guess import DraftRule
 from services.proposer.prediction import PredictionDrafter
 from services.proposer.suffix import SuffixDrafter
 

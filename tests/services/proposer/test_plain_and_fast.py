@@ -15,18 +15,18 @@ from asking import index_of
 
 from models.shipped_answers import FOLDER, answers_of
 from services.api.drafter import NO_DRAFT, Draft, Drafter, DraftRequest, Text
-from services.proposer import texts as plain
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import namespaces as fast_namespaces
 from services.proposer.fast import texts as fast
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import DraftRule
-from services.proposer.namespaces import Namespaces
 from services.proposer.ngram import NgramDrafter
+from services.proposer.plain import texts as plain
+from services.proposer.plain.guess import DraftRule
+from services.proposer.plain.namespaces import Namespaces
+from services.proposer.plain.texts import TextOptions
 from services.proposer.prediction import PredictionDrafter
+from services.proposer.segments.segment import Segment
 from services.proposer.suffix import SuffixDrafter
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import TextOptions
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -24,8 +24,8 @@ from services.proposer.actor import ProposerActor
 from services.proposer.fast import compiling
 from services.proposer.fast.namespaces import FastNamespaces
 from services.proposer.fast.texts import FastTexts
+from services.proposer.plain.texts import TextOptions
 from services.proposer.suffix import SuffixDrafter
-from services.proposer.texts import TextOptions
 from tests.mesh_doubles.clock import FakeClock
 
 METHODS = ("", "ngram", "suffix", "prediction", "hybrid", "auto", "naive", "unknown")

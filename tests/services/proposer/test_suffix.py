@@ -12,7 +12,7 @@ from automaton_problems import problems
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
 from services.proposer.fast.namespaces import FastNamespace
 from services.proposer.fast.texts import SLICE, FastTexts
-from services.proposer.guess import DraftRule
+from services.proposer.plain.guess import DraftRule
 from services.proposer.suffix import SuffixDrafter
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from services.proposer.automaton import MOST_TOKENS
 from services.proposer.fast.automaton.memory import Memory
 from services.proposer.fast.automaton.records import (
     AUTOMATON,
@@ -18,6 +17,7 @@ from services.proposer.fast.automaton.records import (
     LAST_BYTES,
     STATE,
 )
+from services.proposer.plain.automaton import MOST_TOKENS
 
 # A short request takes a few pages.
 _FIRST_ROOM = 128

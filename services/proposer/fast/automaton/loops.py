@@ -24,7 +24,7 @@ from services.proposer.fast.automaton.records import (
     entry_at,
     state_at,
 )
-from services.proposer.fast.native import Ints, Record, Records, carray, ints_at, loop
+from services.proposer.native import Ints, Record, Records, carray, ints_at, loop
 
 # Results of writing a token: written; tables need room first; bounds are reached.
 TAKES, LACKS, FULL = np.int64(0), np.int64(-1), np.int64(-2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.fast.native import pointer_to
+from services.proposer.native import pointer_to
 
 # The first token that followed, and where it leads; further ones are entries.
 STATE = np.dtype([(name, np.int32) for name in (

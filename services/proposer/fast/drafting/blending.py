@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.blending import CONTEXTS, SURER
 from services.proposer.fast.automaton.loops import link_of, opened, read, shortened
 from services.proposer.fast.drafting.chances import (
     cell_of,
@@ -17,7 +16,8 @@ from services.proposer.fast.drafting.chances import (
     rate_of,
 )
 from services.proposer.fast.drafting.records import LONGEST
-from services.proposer.fast.native import Doubles, Record, Records, loop
+from services.proposer.native import Doubles, Record, Records, loop
+from services.proposer.plain.blending import CONTEXTS, SURER
 
 
 @loop

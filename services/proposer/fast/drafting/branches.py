@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from services.api.drafter import Draft
-from services.proposer.branches import BEYOND, CONTEXTS, FOLLOWED, LEAST, LEAST_IN_ALL, MOST, PLACES
 from services.proposer.fast.automaton.loops import Tables, link_of, opened, read, read_all, shortened, target_of
 from services.proposer.fast.automaton.records import FOLLOWER, READER, follower_at
-from services.proposer.fast.native import Longs, Record, carray, ints_at, kept, loop, pointer_to
-from services.proposer.rates import DOUBT
+from services.proposer.native import Longs, Record, carray, ints_at, kept, loop, pointer_to
+from services.proposer.plain.branches import BEYOND, CONTEXTS, FOLLOWED, LEAST, LEAST_IN_ALL, MOST, PLACES
+from services.proposer.plain.rates import DOUBT
 
 # The first `chain` nodes are given.
 TREE = np.dtype([

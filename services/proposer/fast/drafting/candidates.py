@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from services.proposer.fast.drafting.chances import seen
 from services.proposer.fast.drafting.records import LONGEST, SPARE
-from services.proposer.fast.native import Doubles, Ints, Record, loop
+from services.proposer.native import Doubles, Ints, Record, loop
 
 
 @loop

@@ -5,9 +5,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer import rates
-from services.proposer.fast.native import Doubles, loop
-from services.proposer.rates import CORRECTED, DOUBT, GRADES, KEPT, LENGTHS, MANY, MOST, PRIOR_WEIGHT, TENTHS, TOKENS
+from services.proposer.native import Doubles, loop
+from services.proposer.plain import rates
+from services.proposer.plain.rates import (
+    CORRECTED,
+    DOUBT,
+    GRADES,
+    KEPT,
+    LENGTHS,
+    MANY,
+    MOST,
+    PRIOR_WEIGHT,
+    TENTHS,
+    TOKENS,
+)
 
 OWN, SHARED, STORE, CORPUS, PREDICTION, NGRAM = map(rates.SOURCES.index, rates.SOURCES)
 SOURCES, SHARES = len(rates.SOURCES), TENTHS + 2

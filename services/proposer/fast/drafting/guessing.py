@@ -9,7 +9,7 @@ import numpy as np
 from services.proposer.fast.automaton.loops import Tables, link_of, opened, shortened, target_of
 from services.proposer.fast.automaton.records import READER
 from services.proposer.fast.drafting.chances import counted
-from services.proposer.fast.native import Ints, Record, Records, loop
+from services.proposer.native import Ints, Record, Records, loop
 
 
 class Rule(NamedTuple):

@@ -6,8 +6,8 @@ import numpy as np
 
 from services.proposer.fast.drafting.chances import PREDICTION, cell_of
 from services.proposer.fast.drafting.records import prediction_at
-from services.proposer.fast.native import Ints, Record, carray, ints_at, loop
-from services.proposer.place import AGREED, ASSUMED, GRAM, LONGEST, PLACES
+from services.proposer.native import Ints, Record, carray, ints_at, loop
+from services.proposer.plain.place import AGREED, ASSUMED, GRAM, LONGEST, PLACES
 
 
 @loop

@@ -7,7 +7,7 @@ import numpy as np
 
 from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.fast.automaton.records import FOLLOWER
-from services.proposer.fast.native import pointer_to
+from services.proposer.native import pointer_to
 
 # The request's own automaton and its namespace's two; the best segment of two kinds, a prediction, and the last place.
 MOST_SOURCES = 7

@@ -47,7 +47,7 @@ from services.proposer.fast.drafting.records import (
     row_at,
     space_at,
 )
-from services.proposer.fast.native import (
+from services.proposer.native import (
     Doubles,
     Ints,
     Longs,
@@ -60,7 +60,7 @@ from services.proposer.fast.native import (
     longs_at,
     loop,
 )
-from services.proposer.fast.segments.loops import guess as search
+from services.proposer.segments.loops import guess as search
 
 # A bit beside those of the sources: all of them together, token by token.
 BLENDED = 1 << 10

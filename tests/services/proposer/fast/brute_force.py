@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from services.proposer.guess import DraftRule
+from services.proposer.plain.guess import DraftRule
 
 Context = tuple[int, ...]
 Guess = tuple[list[int], list[float], int]

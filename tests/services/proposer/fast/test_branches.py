@@ -10,9 +10,9 @@ import pytest
 from services.api import draft_tree as tree
 from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.settings import Settings
-from services.proposer.branches import MOST
 from services.proposer.fast import compiling
 from services.proposer.index import SuffixIndex
+from services.proposer.plain.branches import MOST
 from services.proposer.registry import make_drafters
 
 

@@ -39,6 +39,6 @@ def test_kept_code_goes_when_any_file_it_is_compiled_from_changes() -> None:
     files = {f"{source.parent.name}/{source.name}" for source in cpu_cache._sources(Path(step.__file__))}
     assert files >= {
         "drafting/step.py", "drafting/guessing.py", "drafting/predicting.py", "automaton/loops.py", "segments/loops.py",
-        "fast/native.py",
+        "proposer/native.py",
     }  # fmt: skip
     assert "kernels/cpu_cache.py" in files

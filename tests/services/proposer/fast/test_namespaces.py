@@ -15,10 +15,10 @@ from services.api.drafter import NO_DRAFT, Draft, Text
 from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast.namespaces import FastNamespace
-from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.texts import SLICE, FastTexts
-from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
+from services.proposer.plain.guess import DraftRule
+from services.proposer.segments.segment import Segment
 from services.proposer.suffix import SuffixDrafter
 from services.proposer.text_drafter import TextDrafter
 

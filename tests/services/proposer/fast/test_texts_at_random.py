@@ -16,11 +16,11 @@ from services.api.drafter import Draft, DraftRequest, Text
 from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.namespaces import FastNamespaces
 from services.proposer.fast.texts import FastTexts
-from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
-from services.proposer.rates import NGRAM, OWN, SHARED
+from services.proposer.plain.guess import DraftRule
+from services.proposer.plain.rates import NGRAM, OWN, SHARED
+from services.proposer.plain.texts import TextOptions
 from services.proposer.text_drafter import TextDrafter
-from services.proposer.texts import TextOptions
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -4,7 +4,7 @@ import pytest
 from library_world import Clock, killed
 
 from services.api.messages import CorpusCard
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 from services.proposer.store import corpora as library_corpora
 from services.proposer.store.library import Bounds, Library
 from services.proposer.store.uploads import CorpusRefused

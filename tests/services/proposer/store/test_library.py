@@ -9,7 +9,7 @@ import pytest
 from library_world import Clock, recent
 from segment_problems import problems
 
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 from services.proposer.store.library import Bounds, Library
 
 DAY = 24 * 3600.0

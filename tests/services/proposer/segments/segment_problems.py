@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from services.proposer.fast.native import Ints, Longs
-from services.proposer.fast.segments import file as segment_file
-from services.proposer.fast.segments.loops import SEPARATOR, STEP
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.native import Ints, Longs
+from services.proposer.segments import file as segment_file
+from services.proposer.segments.loops import SEPARATOR, STEP
+from services.proposer.segments.segment import Segment
 
 
 def _damage(segment: Segment) -> list[str]:

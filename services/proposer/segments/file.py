@@ -29,9 +29,9 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from services.proposer.fast.native import Ints
-from services.proposer.fast.segments.build import MOST_DEPTH
-from services.proposer.fast.segments.loops import INDEX_TOKENS, SEPARATOR, STEP
+from services.proposer.native import Ints
+from services.proposer.segments.build import MOST_DEPTH
+from services.proposer.segments.loops import INDEX_TOKENS, SEPARATOR, STEP
 
 MAGIC, VERSION = b"SMSEGMNT", 1
 _PROLOGUE = struct.Struct("<8sIII")

@@ -1,17 +1,26 @@
-"""The owner of a namespace, and the eviction of namespaces by owner: a caller may make any number of them, and must not
-evict another caller's."""
+"""The name of a namespace in the index, its key: vocabulary, owner and name. The owner is the caller, who may make any
+number of namespaces, and must not evict another caller's."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-_SLASH = "/"
+_SEPARATOR, _SLASH = "\n", "/"
+
+
+def namespace_key(vocabulary: str, namespace: str) -> str:
+    """Of a request's namespace; "" stays "": no namespace."""
+    return f"{vocabulary}{_SEPARATOR}{namespace}" if namespace else ""
+
+
+def vocabulary_of(key: str) -> str:
+    return key.partition(_SEPARATOR)[0]
 
 
 def owner_of(key: str) -> str:
-    """The part of a namespace's name before the slash, without its vocabulary; the whole name where there is none."""
-    return key.rpartition("\n")[2].partition(_SLASH)[0]
+    """The part of a namespace's name before the slash; the whole name where there is none."""
+    return key.rpartition(_SEPARATOR)[2].partition(_SLASH)[0]
 
 
 def names_to_drop(
@@ -31,8 +40,3 @@ def names_to_drop(
         if not waiting[largest]:
             del waiting[largest]
     return gone
-
-
-def above_share(held: dict[str, int], most: int) -> set[str]:
-    """Owners that hold more than an equal share of `most` bytes."""
-    return {owner for owner, size in held.items() if size > most // max(1, len(held))}

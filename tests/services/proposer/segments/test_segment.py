@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from segment_problems import _order, problems
 
 from services.proposer.fast.drafting.records import DRAFT
-from services.proposer.fast.segments import loops as segment_loops
-from services.proposer.fast.segments.loops import STEP, VOTERS
-from services.proposer.fast.segments.segment import Segment, merge
+from services.proposer.segments import loops as segment_loops
+from services.proposer.segments.loops import STEP, VOTERS
+from services.proposer.segments.segment import Segment, merge
 
 Texts = list[list[int]]
 Build = Callable[..., Segment]
@@ -302,7 +302,7 @@ def test_a_merged_segment_is_the_one_that_is_built_at_once(
 def test_merging_goes_in_slices_and_says_how_far_it_is(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.proposer.fast.segments.segment._SLICE", 100)
+    monkeypatch.setattr("services.proposer.segments.segment._SLICE", 100)
     texts = some_texts(random.Random(8), 10, 100, 5)
     seen = []
     merged = merge([build(texts[:5]), build(texts[5:])], tmp_path / "merged", lambda *told: seen.append(told))

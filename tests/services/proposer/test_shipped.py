@@ -15,11 +15,11 @@ from services.api.names import MODEL_ANSWERS, is_name
 from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
-from services.proposer.fast.libraries import namespace_key
-from services.proposer.fast.shipped import ShippedAnswers
 from services.proposer.fast.texts import FastTexts
-from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
+from services.proposer.names import namespace_key
+from services.proposer.plain.guess import DraftRule
+from services.proposer.shipped import ShippedAnswers
 from services.proposer.store.library import Library
 
 HERE, THERE = namespace_key("words", "a tenant"), namespace_key("words", "another tenant")
@@ -75,14 +75,14 @@ def test_no_corpus_of_a_caller_can_have_their_name() -> None:
 def test_they_stay_when_a_corpus_comes_and_goes() -> None:
     index = index_of()
     assert guess(index, HERE, 1).tokens == ANSWER[20:28]
-    corpora = index.corpora("words", "a tenant")
-    assert corpora is not None
-    corpora.add("notes", 0, [[1, 2, 3]], True)
+    library = index.library(HERE)
+    assert library is not None
+    library.add_corpus(HERE, "notes", 0, [[1, 2, 3]])
     index.refresh()
-    corpora.remove("notes")
+    library.remove_corpus(HERE, "notes")
     index.refresh()
     assert guess(index, HERE, 2).tokens == ANSWER[20:28]
-    assert [card.name for card in corpora.list() if card.name == MODEL_ANSWERS] == []
+    assert [card.name for card in library.corpora(HERE) if card.name == MODEL_ANSWERS] == []
     index.close()
 
 

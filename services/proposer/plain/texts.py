@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, DraftRequest, Text
 from services.api.methods import PLAIN
 from services.api.settings import Settings
-from services.proposer.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
-from services.proposer.branches import grown
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import DraftRule, Guess
-from services.proposer.namespaces import Namespace, Namespaces
-from services.proposer.rates import OWN, STORE, SourceRates
+from services.proposer.plain.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
+from services.proposer.plain.branches import grown
+from services.proposer.plain.guess import DraftRule, Guess
+from services.proposer.plain.namespaces import Namespace, Namespaces
+from services.proposer.plain.rates import OWN, STORE, SourceRates
+from services.proposer.segments.segment import Segment
 
 # The most tokens that one call takes in: some milliseconds.
 SLICE = 256

@@ -15,13 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from services.api.drafter import MAX_DRAFT_TOKENS
-from services.proposer.automaton import Reader
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import Guess
-from services.proposer.rates import RateCell, SourceRates, counted, of_agreement, of_last, of_source, of_token
+from services.proposer.plain.automaton import Reader
+from services.proposer.plain.guess import Guess
+from services.proposer.plain.rates import RateCell, SourceRates, counted, of_agreement, of_last, of_source, of_token
+from services.proposer.segments.segment import Segment
 
 if TYPE_CHECKING:
-    from services.proposer.texts import Followed
+    from services.proposer.plain.texts import Followed
 
 # Contexts of an automaton that are asked, the longest first; a shorter one has to be surer by this factor.
 CONTEXTS, SURER = 2, 1.1

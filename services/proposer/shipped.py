@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.shipped_answers import answers_of
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from segment_problems import problems
 
-from services.proposer.fast.segments import file as segment_file
-from services.proposer.fast.segments.segment import Segment, SegmentDamaged, SegmentForeign, merge
+from services.proposer.segments import file as segment_file
+from services.proposer.segments.segment import Segment, SegmentDamaged, SegmentForeign, merge
 
 TEXTS = [[random.Random(number).randrange(50) for _ in range(97)] for number in range(4)]
 
@@ -169,8 +169,8 @@ def test_a_build_that_fails_leaves_what_was_there(path: Path, monkeypatch: pytes
 KILLED_AT = """
 import os, sys
 from pathlib import Path
-from services.proposer.fast.segments.segment import Segment
-import services.proposer.fast.segments.file as segment_file
+from services.proposer.segments.segment import Segment
+import services.proposer.segments.file as segment_file
 
 calls = 0
 def killed_at(call):
@@ -207,9 +207,9 @@ READ = """
 import sys
 from pathlib import Path
 import numpy as np
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 from services.proposer.fast.drafting.records import DRAFT
-from services.proposer.fast.segments.loops import guess_alone
+from services.proposer.segments.loops import guess_alone
 segment = Segment.open(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()

@@ -8,7 +8,7 @@ from itertools import accumulate
 from operator import mul
 
 from services.api.settings import Settings
-from services.proposer.fast.segments.segment import Segment
+from services.proposer.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

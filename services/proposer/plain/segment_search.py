@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from services.proposer.fast.native import Ints
-from services.proposer.fast.segments.loops import SEPARATOR, VOTERS
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.guess import DraftRule, Guess
+from services.proposer.native import Ints
+from services.proposer.plain.guess import DraftRule, Guess
+from services.proposer.segments.loops import SEPARATOR, VOTERS
+from services.proposer.segments.segment import Segment
 
 
 def search(segment: Segment, context: Sequence[int], longest: int, rule: DraftRule) -> Guess:

@@ -16,10 +16,10 @@ from typing import Any, Generic, Self, TypeVar
 
 from services.api.drafter import Text
 from services.api.settings import Settings
-from services.proposer.automaton import BYTES_A_TOKEN, MOST_TOKENS, Automaton
-from services.proposer.fast.owners import names_to_drop, owner_of
-from services.proposer.fast.segments.segment import Segment
-from services.proposer.rates import SourceRates
+from services.proposer.names import names_to_drop, owner_of
+from services.proposer.plain.automaton import BYTES_A_TOKEN, MOST_TOKENS, Automaton
+from services.proposer.plain.rates import SourceRates
+from services.proposer.segments.segment import Segment
 
 MOST_NAMESPACES = 1024
 # Tokens of an automaton. More is better kept in segments, which take an eighth of the memory.

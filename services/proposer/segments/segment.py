@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from services.proposer.fast.native import Ints, Record, Records
-from services.proposer.fast.segments import build as segment_build
-from services.proposer.fast.segments import file as segment_file
-from services.proposer.fast.segments.file import Header, SegmentDamaged, SegmentFile, SegmentForeign
-from services.proposer.fast.segments.loops import SEGMENT, SEPARATOR, STEP
+from services.proposer.native import Ints, Record, Records
+from services.proposer.segments import build as segment_build
+from services.proposer.segments import file as segment_file
+from services.proposer.segments.file import Header, SegmentDamaged, SegmentFile, SegmentForeign
+from services.proposer.segments.loops import SEGMENT, SEPARATOR, STEP
 
 __all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge"]
 

@@ -14,14 +14,14 @@ import pytest
 
 from services.api.drafter import Draft, DraftRequest, Text
 from services.api.settings import Settings
-from services.proposer import texts as plain
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
-from services.proposer.fast.libraries import namespace_key
-from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.texts import FastTexts
-from services.proposer.guess import DraftRule
 from services.proposer.index import SuffixIndex
+from services.proposer.names import namespace_key
+from services.proposer.plain import texts as plain
+from services.proposer.plain.guess import DraftRule
+from services.proposer.segments.segment import Segment
 from services.proposer.store.library import Library
 from services.proposer.suffix import SuffixDrafter
 
@@ -255,16 +255,16 @@ def test_segments_are_given_back_when_others_take_their_place(start: Callable[..
 def test_a_corpus_is_drafted_from_where_the_request_allows_it(start: Callable[..., Proposer]) -> None:
     proposer = start()
     assert proposer.guess(HERE, SAID[:20]).tokens == []
-    corpora = proposer.index.corpora("words", "a tenant")
-    assert corpora is not None
-    corpora.add("manual", 0, [SAID], last=True)
+    library = proposer.index.library(HERE)
+    assert library is not None
+    library.add_corpus(HERE, "manual", 0, [SAID])
     proposer.work()
     draft = proposer.guess(HERE, SAID[:20])
     assert draft.tokens == SAID[20:28] and draft.source == "corpus:manual"
     assert proposer.guess(HERE, SAID[:20], ["manual"]).tokens == SAID[20:28]
     assert proposer.guess(HERE, SAID[:20], []).tokens == proposer.guess(HERE, SAID[:20], ["other"]).tokens == []
     assert proposer.guess(THERE, SAID[:20]).tokens == []
-    corpora.remove("manual")
+    library.remove_corpus(HERE, "manual")
     proposer.work()
     assert proposer.guess(HERE, SAID[:20]).tokens == []
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.fast.native import Ints, Record, Records, carray, ints_at, kept, loop, pointer_to
+from services.proposer.native import Ints, Record, Records, carray, ints_at, kept, loop, pointer_to
 
 # Addresses of the sections, then sizes: `words` counts separators, too; `rows` are the index's.
 SEGMENT = np.dtype([(name, np.int64) for name in (

@@ -7,22 +7,13 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 
+from services.proposer.names import vocabulary_of
 from services.proposer.store.library import Library, Stats
 
 log = logging.getLogger(__name__)
 
 # A mesh has one; more appear when its model is replaced.
 MAX_VOCABULARIES = 4
-_SEPARATOR = "\n"
-
-
-def namespace_key(vocabulary: str, namespace: str) -> str:
-    """The name of a request's namespace in the index; "" stays "": no namespace."""
-    return f"{vocabulary}{_SEPARATOR}{namespace}" if namespace else ""
-
-
-def vocabulary_of(key: str) -> str:
-    return key.partition(_SEPARATOR)[0]
 
 
 class Libraries:

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from services.api.drafter import Draft
-from services.proposer.automaton import Reader, State, Writer
-from services.proposer.rates import DOUBT
+from services.proposer.plain.automaton import Reader, State, Writer
+from services.proposer.plain.rates import DOUBT
 
 # Nodes of a tree, its chain's among them.
 MOST = 64

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu_cache import kept_on_disk
-from services.proposer.fast.native import Ints, Longs, Record, Records, carray, ints_at, loop
+from services.proposer.native import Ints, Longs, Record, Records, carray, ints_at, loop
 
 Bytes = npt.NDArray[np.uint8]
 
