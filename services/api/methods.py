@@ -78,7 +78,7 @@ METHODS: dict[str, Method] = {
             "ngram",
             "services.proposer.ngram:NgramDrafter",
             "Prompt lookup: what followed the last few tokens earlier in the request's own prompt and output",
-            settings=("max_ngram_size", "min_ngram_size", "ngram_prefers"),
+            settings=("max_ngram_size", "min_ngram_size"),
             aliases=("inference_with_reference", "ngram_match", "[ngram]", "ngram_gpu", "ngram-simple", "ngram-map-k",
                      "ngram-map-k4v"),
         ),

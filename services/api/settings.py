@@ -110,7 +110,6 @@ SETTINGS: tuple[Setting, ...] = (
     _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before a token that is less probable than this by its counts", low=0.0, high=1.0, roles="proposer"),
     _row("suffix_decoding_learn_prompts", False, "suffix: learn prompts too, not only answers", roles="proposer"),
     _row("model_answers", True, "Text drafts may also come from answers of the default model that are part of specmesh; used with models that have its tokenizer", roles="proposer"),
-    _row("ngram_prefers", "recent", "ngram: which continuation to draft if an n-gram occurred several times: the most recent or the most frequent one", kind="choice", choices=("recent", "frequent"), roles="proposer"),
     _row("hybrid_first", HYBRID_FIRST, "hybrid: the method that drafts first", kind="choice", choices=PARTS, roles="proposer"),
     _row("hybrid_then", HYBRID_THEN, "hybrid: the method that continues that draft, or drafts at the same place", kind="choice", choices=PARTS, roles="proposer"),
     _row("hybrid_rule", "continue", "hybrid: continue: the second method continues the first one's draft; better: the draft with more expected tokens is used", kind="choice", choices=("continue", "better"), roles="proposer"),

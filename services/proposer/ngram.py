@@ -1,6 +1,5 @@
 """Prompt lookup: what followed the last few tokens of the text earlier in its prompt or output. The longest n-gram is
-tried first; of several occurrences the last one counts, or the most frequent continuation (`ngram_prefers`). Texts of
-other requests are not used."""
+tried first, and of several occurrences the last one counts. Texts of other requests are not used."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from services.proposer.plain.automaton import Reader, shortened
 from services.proposer.plain.guess import Guess
 from services.proposer.plain.rates import NGRAM, counted
 from services.proposer.plain.texts import Followed
-from services.proposer.suffix import walk
 from services.proposer.text_drafter import TextDrafter
 
 
@@ -22,9 +20,7 @@ class NgramDrafter(TextDrafter):
     sources: ClassVar[tuple[str, ...]] = (NGRAM,)
 
     def guess(self, followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
-        prefers_frequent = followed.options.prefers_frequent
-        found = (most_frequent if prefers_frequent else most_recent)(followed, ahead, longest)
-        return replace(found, source=NGRAM)
+        return replace(most_recent(followed, ahead, longest), source=NGRAM)
 
 
 def most_recent(followed: Followed, ahead: Sequence[int], longest: int, calibrated: bool = False) -> Guess:
@@ -42,15 +38,6 @@ def most_recent(followed: Followed, ahead: Sequence[int], longest: int, calibrat
     period = len(whole) - place
     tokens = [whole[place + at % period] for at in range(longest)]
     return Guess(tokens, shares_of(followed.own(ahead), size, tokens, calibrated, not ahead), size)
-
-
-def most_frequent(followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
-    """What most often followed the longest n-gram that anything followed, however rarely."""
-    options = followed.options
-    for state, length in followed.own(ahead).contexts(options.most_ngram):
-        if state.best_count and length >= options.least_ngram:
-            return walk(state, length, options.most_ngram, longest, 0.0)
-    return Guess()
 
 
 def last_place(whole: array[int], said: int, least: int, most: int) -> tuple[int, int]:

@@ -62,8 +62,7 @@ class FastTexts:
         self._control_at = int(self._control.ctypes.data)
         for name, value in (
             ("depth", options.depth), ("least_ngram", options.least_ngram),
-            ("prefers_frequent", options.prefers_frequent), ("spaces_at", namespaces.records.ctypes.data),
-            ("spaces", len(namespaces.records)),
+            ("spaces_at", namespaces.records.ctypes.data), ("spaces", len(namespaces.records)),
         ):  # fmt: skip
             self._control[name] = value
         self._rows: Records = np.zeros(0, records.ROW)

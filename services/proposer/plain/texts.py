@@ -37,7 +37,6 @@ class TextOptions:
     depth: int = 64
     least_ngram: int = 2
     most_ngram: int = 5
-    prefers_frequent: bool = False
     learns_prompts: bool = False
 
     @classmethod
@@ -46,7 +45,6 @@ class TextOptions:
             settings.suffix_decoding_max_tree_depth,
             settings.min_ngram_size,
             settings.max_ngram_size,
-            settings.ngram_prefers == "frequent",
             settings.suffix_decoding_learn_prompts,
         )
 

@@ -138,7 +138,6 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         (["--speculative-algorithm", "STANDALONE"], "method", "draft_model"),
         (["--speculative-use-rejection-sampling"], "verify_strategy", "rejection"),
         (["--speculative-draft-model-quantization", "w8a8_int8"], "draft_dtype", "int8"),
-        (["--speculative-ngram-match-type", "PROB"], "ngram_prefers", "frequent"),
         (["--splitwise-role", "prefill"], "phase", "prefill"),
         (["--splitwise-role", "mixed"], "phase", "all"),
         (["--disaggregation-mode", "null"], "phase", "all"),

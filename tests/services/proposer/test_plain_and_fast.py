@@ -147,7 +147,7 @@ def test_what_is_not_drafted_within_the_time_of_a_batch_gets_no_draft_and_is_sti
 
 
 @pytest.mark.parametrize(
-    "options", [TextOptions(), TextOptions(8, 1, 3, prefers_frequent=True), TextOptions(4, 3, 6, False, True)]
+    "options", [TextOptions(), TextOptions(8, 1, 3), TextOptions(4, 3, 6, learns_prompts=True)]
 )
 @pytest.mark.parametrize(("max_tokens", "max_requests"), [(10**6, None), (700, None), (10**6, 4), (10**6, 0)])
 def test_the_same_texts_get_the_same_drafts(

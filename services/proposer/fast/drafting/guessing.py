@@ -61,20 +61,6 @@ def most_frequent(tables: Tables, reader: Record, limit: int, longest: int, rule
 
 
 @loop
-def most_frequent_of_few(tables: Tables, reader: Record, least_size: int, longest: int, draft: Record) -> None:
-    """What most often followed the longest earlier occurrence of the text's last few tokens, however rarely."""
-    few = tables.automata[0].looked_up
-    length = min(reader.length, few)
-    state = shortened(tables, reader.state, length)
-    while state and not tables.states[state].best_count:
-        state = link_of(tables, state)
-        length = np.int64(tables.states[state].length)
-    draft.count = 0
-    if state and length >= least_size:
-        _walk(tables, state, length, few, longest, 0.0, draft)
-
-
-@loop
 def _place_before(tables: Tables, follower: Record) -> tuple[int, int]:
     """(the place behind the last earlier occurrence of the follower's last tokens, how many of them); length 0: none.
     The writer's own occurrence is the last one, so it has kept the one before that."""

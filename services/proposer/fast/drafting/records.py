@@ -73,7 +73,7 @@ DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS = map(np.int6
 MOST_DEPTH = 1024
 CONTROL = np.dtype([
     *((name, np.int64) for name in (
-        "rows_at", "rows", "spaces_at", "spaces", "depth", "least_ngram", "prefers_frequent", "status", "which",
+        "rows_at", "rows", "spaces_at", "spaces", "depth", "least_ngram", "status", "which",
     )),
     ("drafts", DRAFT, (2,)), ("sources", SOURCE, (MOST_SOURCES,)), ("place", PREDICTION),
     ("context", np.int32, (MOST_DEPTH,)),

@@ -27,12 +27,7 @@ from services.proposer.fast.drafting.chances import (
     cell_of,
     rate_of,
 )
-from services.proposer.fast.drafting.guessing import (
-    Rule,
-    most_frequent,
-    most_frequent_of_few,
-    most_recent,
-)
+from services.proposer.fast.drafting.guessing import Rule, most_frequent, most_recent
 from services.proposer.fast.drafting.predicting import predicted
 from services.proposer.fast.drafting.records import (
     LONGEST,
@@ -228,10 +223,7 @@ def _best_of(control: Record, asked: AskedDraft, sources: int, rule: Rule, answe
         _offer(drafts[0], OWN, 0, answers, at)
     if sources & 1 << NGRAM:
         _behind(row.own, asked.ahead, reader)
-        if control.prefers_frequent:
-            most_frequent_of_few(opened(reader.automaton_at), reader, control.least_ngram, longest, drafts[0])
-        else:
-            most_recent(reader, control.least_ngram, longest, asked.text, asked.ahead, False, drafts[0])
+        most_recent(reader, control.least_ngram, longest, asked.text, asked.ahead, False, drafts[0])
         _offer(drafts[0], NGRAM, 0, answers, at)
     if sources & 1 << PREDICTION and row.prediction_at:
         cells, rates = control.sources[0].cells, _rates_of(row)

@@ -137,16 +137,3 @@ def recent(store: EveryContext, text: list[int], ahead: list[int], sizes: tuple[
         shares.append(store.times(context, token) / times)
         context = (*context, token)[-store.depth :] if store.times(context, token) else ()
     return tokens, shares, size
-
-
-def frequent(store: EveryContext, text: list[int], ahead: list[int], sizes: tuple[int, int], longest: int) -> Guess:
-    place, size = last_place(text, ahead, *sizes)
-    if place < 0:
-        return NOTHING
-    context = tuple((text + ahead)[-size:])
-    # The end of the text itself is followed by nothing.
-    while size >= sizes[0] and context not in store.best:
-        context, size = context[1:], size - 1
-    if size < sizes[0]:
-        return NOTHING
-    return *walk(store, context, longest, 0.0, sizes[1]), size

@@ -8,7 +8,7 @@ from array import array
 import pytest
 from asking import index
 from automaton_problems import problems, rows_of, transitions
-from brute_force import EveryContext, Guess, Reader, frequent, guess, recent
+from brute_force import EveryContext, Guess, Reader, guess, recent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,10 +68,10 @@ class Followed:
 class Both:
     """Texts and the model beside it, and all texts that both follow."""
 
-    def __init__(self, depth: int, sizes: tuple[int, int] = (2, 5), prefers_frequent: bool = False) -> None:
+    def __init__(self, depth: int, sizes: tuple[int, int] = (2, 5)) -> None:
         self.namespaces = FastNamespaces(depth, 10**6)
-        self.held = FastTexts(self.namespaces, TextOptions(depth, *sizes, prefers_frequent))
-        self.depth, self.sizes, self.prefers_frequent = depth, sizes, prefers_frequent
+        self.held = FastTexts(self.namespaces, TextOptions(depth, *sizes))
+        self.depth, self.sizes = depth, sizes
         self.shared = EveryContext(depth)
         self.texts: dict[int, Followed] = {}
         self.begun = 0
@@ -97,8 +97,7 @@ class Both:
             return [], [], 0
         said = text.text.tokens.tolist()
         if source == NGRAM:
-            grams = frequent if self.prefers_frequent else recent
-            return grams(text.own, said, ahead, self.sizes, longest)
+            return recent(text.own, said, ahead, self.sizes, longest)
         if source == SHARED:
             text.catch_up()
             return guess(self.shared, text.reader.behind(ahead), longest, rule)
@@ -149,28 +148,25 @@ ACTS = st.tuples(
 @given(
     depth=st.sampled_from((1, 2, 3, 5, 64)),
     sizes=st.sampled_from(((1, 1), (2, 5), (1, 3), (3, 4))),
-    prefers_frequent=st.booleans(),
     acts=st.lists(ACTS, max_size=30),
 )
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_counts_matches_and_drafts_are_those_of_looking_everywhere(
     depth: int,
     sizes: tuple[int, int],
-    prefers_frequent: bool,
     acts: list[tuple[int, bool, list[int], int, DraftRule, list[int]]],
 ) -> None:
-    both = Both(depth, sizes, prefers_frequent)
+    both = Both(depth, sizes)
     for act in acts:
         both.say(*act)
     both.check()
 
 
 @pytest.mark.parametrize(("depth", "alphabet"), [(1, 2), (4, 2), (8, 3), (64, 2), (16, 40)])
-@pytest.mark.parametrize("prefers_frequent", [False, True])
-def test_long_texts_that_copy_from_each_other_agree_too(depth: int, alphabet: int, prefers_frequent: bool) -> None:
+def test_long_texts_that_copy_from_each_other_agree_too(depth: int, alphabet: int) -> None:
     """Copies make deep chains, and with them clones under everyone's feet; texts end, others take their rows."""
     chance = random.Random(depth * 100 + alphabet)
-    both = Both(depth, prefers_frequent=prefers_frequent)
+    both = Both(depth)
     said: list[int] = [0]
     for _ in range(150):
         if chance.random() < 0.5:
