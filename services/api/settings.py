@@ -117,7 +117,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("shared_namespaces", "", "Comma-separated names of namespaces whose texts all callers share when their requests name them; empty: callers share no texts", roles="streamer"),
     _row("store_dir", "", "Folder of what proposers have learned; empty: store in cache_dir; none: keep it in memory only", roles="proposer"),
     _row("store_mb", 1024, "Maximum disk space and memory for learned text, in MiB", low=1, high=1048576, roles="proposer"),
-    _row("store_tokens", 100000000, "Maximum number of learned tokens in a namespace; the oldest and least used texts are evicted first", low=10000, high=2000000000, roles="proposer"),
+    _row("store_tokens", 100000000, "Maximum number of learned tokens in a namespace; the oldest are evicted first", low=10000, high=2000000000, roles="proposer"),
     _row("pace_ms", 0.0, "Fixed interval between SSE chunks of a stream, in ms, with chunks of equal size; 0: each step's tokens are sent at once", low=0.0, high=10000.0, roles="streamer"),
     _row("record_steps", "", "File to which each step's work and result are written, for `bench step --replay`; it holds token ids of prompts and answers", roles="worker"),
     _row("draft_deadline_ms", 20.0, "Maximum time that a step waits for drafts, in ms", low=0.1, high=10000.0, roles="worker"),

@@ -99,4 +99,4 @@ class AutoDrafter(TextDrafter):
         self, kind: str, source: str, segment: Segment, followed: Followed, ahead: Sequence[int], longest: int
     ) -> Line:
         rule = DraftRule(_IN_SEGMENTS, 0.0, self.rule.least)
-        return Line.of(kind, source, search(segment, followed.context(ahead), longest, rule), segment)
+        return Line.of(kind, source, search(segment, followed.context(ahead), longest, rule))

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import mul
 
 from services.api.drafter import Draft, DraftRequest, Text
 from services.api.methods import COMPILED, NAIVE
@@ -106,7 +104,6 @@ class SuffixIndex:
 
     def _serve(self, texts: Texts) -> None:
         self._texts = texts
-        texts.used = self._used
         texts.namespaces.met = self._met
         texts.namespaces.filled = self._filled
         texts.namespaces.left = self._left
@@ -240,12 +237,6 @@ class SuffixIndex:
         self._versions.pop(namespace.name, None)
         self._recalled.discard(namespace.name)
         self._release(namespace.name, self._held.pop(namespace.name, []))
-
-    def _used(self, namespace: Namespace, segment: object, confidence: Sequence[float]) -> None:
-        """A draft came from the segment: it is evicted later, by the number of tokens expected to be accepted."""
-        library = self._libraries.of(namespace.name)
-        if library is not None and isinstance(segment, Segment):
-            library.used(namespace.name, segment, sum(accumulate(confidence, mul)))
 
     def _exchange(self, library: Library, namespace: Namespace) -> None:
         name = namespace.name

@@ -93,16 +93,12 @@ _GAUGES = (
     ("store_corpora", "corpora", "Corpora stored"),
     ("store_learning_tokens", "learning_tokens", "Tokens learned that are not in a segment file yet"),
     ("store_unwritable", "unwritable", "1 while writes to the store fail, 0 otherwise"),
-    ("store_unwritten_seconds", "unwritten_seconds", "Age of the oldest learned token that is not on disk, in seconds"),
 )
 _COUNTERS = (
-    ("store_evicted_segments", "evicted_segments", "Segments evicted because the store was full"),
-    ("store_evicted_namespaces", "evicted_namespaces", "Namespaces evicted because there were too many"),
-    ("store_evicted_tokens", "evicted_tokens", "Tokens in evicted segments"),
+    ("store_evicted_tokens", "evicted_tokens", "Learned tokens evicted because the store, or a namespace, was full"),
     ("store_dropped_tokens", "dropped_tokens", "Tokens not learned because they came faster than they could be stored"),
     ("store_damaged_files", "damaged", "Files and pieces of text ignored because they were damaged"),
     ("store_failures", "failures", "Failed writes to the store; they are retried after 1 to 30 seconds"),
-    ("store_merges", "merges", "Segments made by merging others"),
 )
 
 

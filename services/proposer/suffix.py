@@ -40,7 +40,7 @@ class SuffixDrafter(TextDrafter):
             yield replace(most_frequent(reader.behind(ahead), limit, longest, self.rule), source=SHARED)
         context = followed.context(ahead)
         for segment in followed.segments():
-            yield replace(search(segment, context, longest, self.rule), source=STORE, segment=segment)
+            yield replace(search(segment, context, longest, self.rule), source=STORE)
         for corpus, segment in followed.corpora():
             yield replace(search(segment, context, longest, self.rule), source=f"{CORPUS}:{corpus}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,8 @@ from services.proposer.fast.drafting.step import BLENDED, step
 from services.proposer.fast.namespaces import FastNamespace, FastNamespaces
 from services.proposer.native import Records
 from services.proposer.plain.guess import DraftRule
-from services.proposer.plain.rates import OWN, SOURCES
+from services.proposer.plain.rates import CORPUS, OWN, SOURCES
 from services.proposer.plain.texts import PlainMethod, TextOptions, shared_out
-from services.proposer.segments.segment import Segment
 
 # The most tokens that one call takes in: about a millisecond.
 SLICE = 2048
@@ -54,8 +53,6 @@ class _Row:
 class FastTexts:
     def __init__(self, namespaces: FastNamespaces, options: TextOptions) -> None:
         self.namespaces, self.options = namespaces, options
-        # Called with a segment that a draft came from, and the probabilities of its tokens.
-        self.used: Callable[[FastNamespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
         self._row_of: dict[int, _Row] = {}
         self._by_number: dict[int, _Row] = {}
         self._control: Records = np.zeros(1, records.CONTROL)
@@ -153,14 +150,11 @@ class FastTexts:
 
     def _draft(self, at: int, row: _Row, count: int) -> Draft:
         answer = self._answers[at]
-        shares: list[float] = answer["shares"][:count].tolist()
-        source, which = SOURCES[answer["source"]], int(answer["which"])
-        if source == "corpus":
-            source = f"{source}:{row.corpora[which]}"
-        elif source == "store" and row.namespace is not None:
-            # Segments that are used are evicted later.
-            self.used(row.namespace, row.namespace.segments[which], shares)
-        return Draft(answer["tokens"][:count].tolist(), source, int(answer["matched"]), [], shares)
+        source = SOURCES[answer["source"]]
+        if source == CORPUS:
+            source = f"{source}:{row.corpora[answer['which']]}"
+        tokens, shares = answer["tokens"][:count].tolist(), answer["shares"][:count].tolist()
+        return Draft(tokens, source, int(answer["matched"]), [], shares)
 
     def _followers(self, held: _Row) -> list[int]:
         """Addresses of the automata's followers that have read the text to its end."""

@@ -18,7 +18,6 @@ from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.plain.automaton import Reader
 from services.proposer.plain.guess import Guess
 from services.proposer.plain.rates import RateCell, SourceRates, counted, of_agreement, of_last, of_source, of_token
-from services.proposer.segments.segment import Segment
 
 if TYPE_CHECKING:
     from services.proposer.plain.texts import Followed
@@ -41,7 +40,6 @@ class AutomatonSource:
     # One occurrence of the context is the text's own end, which nothing follows yet.
     at_end: bool
     matched: int = field(init=False)
-    segment: Segment | None = None
     # Tokens of the draft that it was the surest of.
     led: int = 0
 
@@ -70,14 +68,13 @@ class Line:
     tokens: list[int]
     cells: list[RateCell]
     matched: int
-    segment: Segment | None = None
     led: int = 0
     at: int = 0
 
     @classmethod
-    def of(cls, kind: str, source: str, guess: Guess, segment: Segment | None = None) -> Line:
+    def of(cls, kind: str, source: str, guess: Guess) -> Line:
         cells = [of_source(kind, guess.matched + at, share) for at, share in enumerate(guess.shares)]
-        return cls(source, guess.tokens, cells, guess.matched, segment)
+        return cls(source, guess.tokens, cells, guess.matched)
 
     def predict(self, rates: SourceRates, limit: int) -> Prediction | None:
         if self.at >= len(self.tokens):
@@ -159,4 +156,4 @@ def blend(
         for source in sources:
             source.advance(token)
     best = max(sources, key=lambda source: source.led)
-    return Guess(tokens, shares, best.matched, best.source, best.segment)
+    return Guess(tokens, shares, best.matched, best.source)

@@ -8,19 +8,16 @@ from itertools import accumulate
 from operator import mul
 
 from services.api.settings import Settings
-from services.proposer.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Tokens, each with the share of its context's occurrences that it followed; how many tokens of context matched.
-    `segment`: the one that it came from."""
+    """Tokens, each with the share of its context's occurrences that it followed; how many tokens of context matched."""
 
     tokens: list[int] = field(default_factory=list)
     shares: Sequence[float] = ()
     matched: int = 0
     source: str = ""
-    segment: Segment | None = None
 
     @property
     def score(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from services.proposer.plain.automaton import BYTES_A_TOKEN, Automaton, Reader, 
 from services.proposer.plain.branches import grown
 from services.proposer.plain.guess import DraftRule, Guess
 from services.proposer.plain.namespaces import Namespace, Namespaces
-from services.proposer.plain.rates import OWN, STORE, SourceRates
+from services.proposer.plain.rates import OWN, SourceRates
 from services.proposer.segments.segment import Segment
 
 # The most tokens that one call takes in: some milliseconds.
@@ -127,8 +127,6 @@ class Texts:
         within: float = math.inf,
     ) -> None:
         self.namespaces, self.options, self._within = namespaces, options, within
-        # Called with a segment that a draft came from, and the probabilities of its tokens.
-        self.used: Callable[[Namespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
         self._slice = taken_in_a_call
         self._followed: dict[int, Followed] = {}
 
@@ -155,8 +153,6 @@ class Texts:
         guess = method.guess(followed, request.ahead, longest)
         if not guess.tokens:
             return NO_DRAFT
-        if guess.source == STORE and followed.namespace is not None and guess.segment is not None:
-            self.used(followed.namespace, guess.segment, guess.shares)
         draft = Draft(guess.tokens, guess.source, guess.matched, [], list(guess.shares))
         if request.tree and OWN in method.sources:
             return grown(draft, [followed.writer, *followed.readers], request.ahead)

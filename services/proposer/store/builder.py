@@ -20,9 +20,6 @@ from services.proposer.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
-# How often the use of segments is written to disk.
-_TELL_USE = 60.0  # seconds
-
 
 class SegmentBuilder:
     def __init__(
@@ -33,7 +30,6 @@ class SegmentBuilder:
         self._corpora = CorpusBuilder(folder, state, self._shelf)
         self.look, self.open_missing = self._shelf.look, self._shelf.open_missing
         self.forget_released, self.keep_uploads = self._shelf.forget_released, self._corpora.keep_uploads
-        self._told_at = state.now()
 
     # What was learned -------------------------------------------------------------------------------------
 
@@ -121,7 +117,6 @@ class SegmentBuilder:
                 return
             self._corpora.build()
             while self._state.changed and not self._stopped():
-                self.tell_use(at_once=True)
                 with self._state.lock:
                     name = next(iter(self._state.changed))
                 segments = learned(self._shelf.files(name))
@@ -129,7 +124,7 @@ class SegmentBuilder:
                     self._merge(name, some)
                     # The other steps of `work` come in between.
                     return
-                self._evict(policy.too_much(segments, self._state.bounds, self._state.now()))
+                self._evict(policy.too_much(segments, self._state.bounds))
                 with self._state.lock:
                     self._state.changed.discard(name)
             self._make_room()
@@ -141,8 +136,7 @@ class SegmentBuilder:
         whole = [each for each in segments if each is not None]
         if len(whole) == len(files):
             segment = self._shelf.merged(whole, "learned")
-            now = self._state.now()
-            file = policy.merged(files, segment.path.name, segment.tokens, segment.held_bytes(), now)
+            file = policy.merged(files, segment.path.name, segment.tokens, segment.held_bytes())
             self._shelf.commit([file], files, made=[segment])
             with self._state.lock:
                 self._state.counts.merges += 1
@@ -151,7 +145,6 @@ class SegmentBuilder:
         if files:
             self._shelf.commit([], files)
             with self._state.lock:
-                self._state.counts.evicted_segments += len(files)
                 self._state.counts.evicted_tokens += sum(each.tokens for each in files)
 
     def _make_room(self) -> None:
@@ -162,20 +155,5 @@ class SegmentBuilder:
             files = spaces.pop(name)
             log.info("namespace %s is dropped with %d learned tokens: the store is full", name, total_tokens(files))
             self._evict(files)
-            with self._state.lock:
-                self._state.counts.evicted_namespaces += 1
         total = sum(map(total_bytes, spaces.values())) + self._database.held_bytes(full_log=True)
-        self._evict(policy.to_make_room(spaces, total - self._state.bounds.max_bytes, self._state.now()))
-
-    def tell_use(self, at_once: bool = False) -> None:
-        """Writes the use of segments to disk, for all processes and the next start."""
-        now = self._state.now()
-        if not at_once and now - self._told_at < _TELL_USE:
-            return
-        with self._state.lock:
-            uses, self._state.uses = self._state.uses, {}
-            files = [file for space in self._state.spaces.values() for file in space.files if file.file in uses]
-        if files:
-            self._database.change(use=[policy.with_use(file, uses[file.file], now) for file in files])
-            self._shelf.look()
-        self._told_at = now
+        self._evict(policy.to_make_room(spaces, total - self._state.bounds.max_bytes))

@@ -34,7 +34,7 @@ _SCHEMA = (
     " crc INTEGER)",
     "CREATE INDEX pieces_of_space ON pieces (space, id, length)",
     "CREATE TABLE files (file TEXT PRIMARY KEY, space TEXT, role TEXT, corpus TEXT, tokens INTEGER, texts INTEGER,"
-    " bytes INTEGER, born REAL, use REAL, used_at REAL, message TEXT, crc INTEGER)",
+    " bytes INTEGER, born REAL, message TEXT, crc INTEGER)",
 )
 # Tokens of a piece: more are several.
 LONGEST = 1 << 16
@@ -227,11 +227,10 @@ class Database:
         self,
         add: Sequence[StoredFile] = (),
         remove: Sequence[StoredFile] = (),
-        use: Sequence[StoredFile] = (),
         sealed: tuple[str, Sequence[StoredPiece]] | None = None,
     ) -> None:
-        """`use` has a new use of theirs; `sealed` are the pieces of a namespace up to the last of them. Outdated: one
-        of these is no longer there, and nothing has changed."""
+        """`sealed` are the pieces of a namespace up to the last of them. Outdated: one of these, or of `remove`, is no
+        longer there, and nothing has changed."""
         with self.transaction() as connection:
             for old in remove:
                 if connection.execute("DELETE FROM files WHERE file = ?", (old.file,)).rowcount != 1:
@@ -239,10 +238,6 @@ class Database:
             for new in add:
                 row = _row(msgspec.structs.astuple(new))
                 connection.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
-            for each in use:
-                *_, crc = _row(msgspec.structs.astuple(each))
-                values = each.use, each.used_at, crc, each.file
-                connection.execute("UPDATE files SET use = ?, used_at = ?, crc = ? WHERE file = ?", values)
             if sealed is not None:
                 space, pieces = sealed
                 done = connection.execute("DELETE FROM pieces WHERE space = ? AND id <= ?", (space, pieces[-1].id))

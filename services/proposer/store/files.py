@@ -32,9 +32,6 @@ class StoredFile(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
     bytes: _Count
     # Mean time at which its text was learned.
     born: _Number
-    # Accepted tokens that were drafted from it, decayed up to `used_at`.
-    use: _Number
-    used_at: _Number
     # Why a corpus has failed.
     message: Annotated[str, Meta(max_length=200)] = ""
 

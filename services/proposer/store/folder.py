@@ -24,7 +24,7 @@ from pathlib import Path
 
 from services.runtime.own_folder import is_own, make_own_folder
 
-_FORMAT = 2
+_FORMAT = 3
 # For another process that is opening the library: it checks the database, and removes what crashes have left.
 _PATIENCE = 20.0  # seconds
 _PRIVATE = "specmesh-library-"

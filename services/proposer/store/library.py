@@ -56,20 +56,13 @@ class Stats:
     corpora: int
     # In no segment yet.
     learning_tokens: int
-    # Of this process: learned tokens that are not on disk; seconds since all were.
-    unwritten_tokens: int
-    unwritten_seconds: float
     # Of this process, since its start.
     dropped_tokens: int
-    evicted_segments: int
     evicted_tokens: int
-    evicted_namespaces: int
     damaged: int
     failures: int
     # 1 while a step fails with an error of the disk.
     unwritable: int
-    seals: int
-    merges: int
 
 
 class Library:
@@ -105,7 +98,6 @@ class Library:
         self._steps = Steps(clock)
         self._stopping = threading.Event()
         self._builder = SegmentBuilder(self._folder, self._database, self._state, self._stopping.is_set)
-        self._written_at = clock()
         self._held_bytes = self._database.held_bytes()
         self._builder.look()
         self._builder.make_room_to_learn()
@@ -138,7 +130,7 @@ class Library:
             with suppress(SegmentDamaged, OSError):
                 one = Segment.open(path, self._folder.vocabulary)
                 sizes = one.tokens, one.texts, one.held_bytes()
-                found.append(StoredFile(path.name, one.namespace, "learned", "", *sizes, now, 0.0, now))
+                found.append(StoredFile(path.name, one.namespace, "learned", "", *sizes, now))
         database.change(found)
         log.error("%d segments of learned text were found again", len(found))
 
@@ -202,12 +194,6 @@ class Library:
         """The caller drops it: a thread unmaps it if it was the last."""
         with self._state.lock:
             self._state.released.append(segment)
-
-    def used(self, namespace: str, segment: Segment, accepted_tokens: float) -> None:
-        """Adds to the segment's use, by which segments are evicted."""
-        with self._state.lock:
-            file = segment.path.name
-            self._state.uses[file] = self._state.uses.get(file, 0.0) + accepted_tokens
 
     # Corpora ----------------------------------------------------------------------------------------------
 
@@ -273,7 +259,7 @@ class Library:
                 self._database.add_pieces([(text.space, text.number, tokens) for text, tokens in texts])
                 with self._state.lock:
                     self._state.learning.written(texts)
-            self._written_at, self._held_bytes = self._clock(), self._database.held_bytes()
+            self._held_bytes = self._database.held_bytes()
 
     def _seal(self) -> None:
         """Text that was learned before a seal was asked for may not be on disk yet."""
@@ -299,7 +285,6 @@ class Library:
                 self._builder.keep_uploads,
                 self._builder.compact,
                 self._builder.open_missing,
-                self._builder.tell_use,
                 self._builder.forget_released,
             ):
                 self._steps.do(step)
@@ -315,35 +300,27 @@ class Library:
         with self._state.lock:
             files = [each for space in self._state.spaces.values() for each in space.files]
             learning, counts = self._state.learning, self._state.counts
-            unwritten = learning.unwritten_tokens()
             return Stats(
                 bytes=total_bytes(files) + self._held_bytes,
                 tokens=total_tokens(learned(files)),
                 segments=len(learned(files)),
                 namespaces=len(self._state.spaces),
                 corpora=len({(each.space, each.corpus) for each in files if each.corpus}),
-                learning_tokens=learning.stored_tokens + unwritten,
-                unwritten_tokens=unwritten,
-                unwritten_seconds=self._clock() - self._written_at if unwritten else 0.0,
+                learning_tokens=learning.stored_tokens + learning.unwritten_tokens(),
                 dropped_tokens=learning.dropped,
-                evicted_segments=counts.evicted_segments,
                 evicted_tokens=counts.evicted_tokens,
-                evicted_namespaces=counts.evicted_namespaces,
                 damaged=counts.damaged + self._database.damaged,
                 failures=self._steps.failures,
                 unwritable=int(self._steps.failing()),
-                seals=counts.seals,
-                merges=counts.merges,
             )
 
     def close(self) -> None:
-        """Writes what was learned and used."""
+        """Writes what was learned."""
         if self._stopping.is_set():
             return
         self._stopping.set()
         stopped = [thread.stop(_PATIENCE) for thread in self._threads]
         self._steps.do(self.write, at_once=True)
-        self._steps.do(lambda: self._builder.tell_use(at_once=True))
         if not all(stopped):
             log.warning("a thread of the library didn't stop in time; it ends with the process")
             return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -14,8 +12,6 @@ from services.proposer.store.files import StoredFile, learned, owner_of_space, t
 # Segments are in one tier when the larger has less than this many times the tokens; this many of a tier are merged.
 _TIER = 4
 _FIRST_TIER = 1024  # tokens
-# In this time the use of a segment counts half.
-HALF_LIFE = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +51,7 @@ class Bounds:
         return min(self.unsealed_bytes, self.max_bytes // 4) // 2
 
 
-def use_now(file: StoredFile, now: float) -> float:
-    return float(file.use * 0.5 ** (max(0.0, now - file.used_at) / HALF_LIFE))
-
-
-def with_use(file: StoredFile, tokens: float, now: float) -> StoredFile:
-    return msgspec.structs.replace(file, use=use_now(file, now) + tokens, used_at=now)
-
-
-def merged(files: list[StoredFile], file: str, tokens: int, size: int, now: float) -> StoredFile:
+def merged(files: list[StoredFile], file: str, tokens: int, size: int) -> StoredFile:
     weight = max(1, total_tokens(files))
     return msgspec.structs.replace(
         files[0],
@@ -72,8 +60,6 @@ def merged(files: list[StoredFile], file: str, tokens: int, size: int, now: floa
         texts=sum(each.texts for each in files),
         bytes=size,
         born=sum(each.born * each.tokens for each in files) / weight,
-        use=sum(use_now(each, now) for each in files),
-        used_at=now,
     )
 
 
@@ -92,9 +78,9 @@ def to_merge(segments: list[StoredFile], bounds: Bounds) -> list[StoredFile]:
     return []
 
 
-def too_much(segments: list[StoredFile], bounds: Bounds, now: float) -> list[StoredFile]:
-    """What is evicted from one namespace when nothing can be merged."""
-    left = by_worth(segments, now)
+def too_much(segments: list[StoredFile], bounds: Bounds) -> list[StoredFile]:
+    """What is evicted from one namespace when nothing can be merged: the oldest."""
+    left = sorted(segments, key=_age)
     gone = []
     while left and (
         total_tokens(left) > bounds.max_tokens
@@ -104,45 +90,30 @@ def too_much(segments: list[StoredFile], bounds: Bounds, now: float) -> list[Sto
     return gone
 
 
-def by_worth(segments: Iterable[StoredFile], now: float) -> list[StoredFile]:
-    """Least used first, of equally used ones the oldest. The newest is last: there was no time to use it."""
-    found = sorted(segments, key=lambda each: worth(each, now))
-    newest = max(found, key=lambda each: each.born, default=None)
-    if newest is not None:
-        found.remove(newest)
-        found.append(newest)
-    return found
-
-
-def worth(segment: StoredFile, now: float) -> tuple[int, float]:
-    """Use counts by powers of two, so that a little more use is no more than age."""
-    return int(math.log2(1 + max(0.0, use_now(segment, now)))), segment.born
+def _age(file: StoredFile) -> tuple[float, str]:
+    return file.born, file.space
 
 
 def namespaces_to_drop(spaces: dict[str, list[StoredFile]], most: int) -> list[str]:
-    """Until `most` are left: again and again the least recently used one of the owner with most namespaces. Namespaces
-    with corpora stay."""
-    by_use = sorted(spaces, key=lambda name: max(each.used_at for each in spaces[name]))
-    return names_to_drop(by_use, most, owner_of_space, lambda name: spaces[name] == learned(spaces[name]))
+    """Until `most` are left: again and again that of the owner with most namespaces in which nothing was learned for
+    the longest time. Namespaces with corpora stay."""
+    by_age = sorted(spaces, key=lambda name: max(map(_age, spaces[name])))
+    return names_to_drop(by_age, most, owner_of_space, lambda name: spaces[name] == learned(spaces[name]))
 
 
-def to_make_room(spaces: dict[str, list[StoredFile]], too_many: int, now: float) -> list[StoredFile]:
-    """Segments to evict until `too_many` bytes are gone: the least used of those owners that hold more than an equal
-    share of what is to be left. Corpora stay."""
-    order: list[tuple[bool, tuple[int, float], StoredFile]] = []
+def to_make_room(spaces: dict[str, list[StoredFile]], too_many: int) -> list[StoredFile]:
+    """Segments to evict until `too_many` bytes are gone: the oldest of those owners that hold more than an equal share
+    of what is to be left. Corpora stay."""
     held: dict[str, int] = {}
     for name, files in spaces.items():
-        segments = by_worth(learned(files), now)
-        order += [(each is segments[-1], worth(each, now), each) for each in segments]
         held[owner_of_space(name)] = held.get(owner_of_space(name), 0) + total_bytes(files)
-    order.sort(key=lambda one: (*one[:2], one[2].space))
+    order = sorted((each for files in spaces.values() for each in learned(files)), key=_age)
     left = sum(held.values()) - too_many
     gone: list[StoredFile] = []
     while too_many > 0 and order:
-        # Owners that hold more than an equal share.
         large = {owner for owner, size in held.items() if size > left // max(1, len(held))}
-        at = next((at for at, (*_, each) in enumerate(order) if owner_of_space(each.space) in large), 0)
-        *_, each = order.pop(at)
+        at = next((at for at, each in enumerate(order) if owner_of_space(each.space) in large), 0)
+        each = order.pop(at)
         held[owner_of_space(each.space)] -= each.bytes
         too_many -= each.bytes
         gone.append(each)

@@ -92,7 +92,7 @@ class Shelf:
     ) -> StoredFile:
         name, now = segment.path.name if segment else self._folder.new_name(role), self._state.now()
         tokens, texts, size = (segment.tokens, segment.texts, segment.held_bytes()) if segment else (0, 0, 0)
-        return StoredFile(name, space, role, corpus, tokens, texts, size, now, 0.0, now, message)
+        return StoredFile(name, space, role, corpus, tokens, texts, size, now, message)
 
     def build(
         self, texts: Sequence[array[int]], most: int, space: str, role: Role, progress: Progress = lambda tokens: None

@@ -36,9 +36,7 @@ class Space:
 
 @dataclass(slots=True)
 class StoreCounts:
-    evicted_segments: int = 0
     evicted_tokens: int = 0
-    evicted_namespaces: int = 0
     # Files; the database counts its own.
     damaged: int = 0
     seals: int = 0
@@ -63,8 +61,6 @@ class StoreState:
     # Corpora to be removed, and the progress of those being built.
     removals: list[tuple[str, str]] = field(default_factory=list)
     progress: dict[tuple[str, str], float] = field(default_factory=dict)
-    # By file: tokens accepted from it since that was written down.
-    uses: dict[str, float] = field(default_factory=dict)
     # Segments that were given back: a thread drops them, as it takes a while to unmap one.
     released: list[Segment] = field(default_factory=list)
     counts: StoreCounts = field(default_factory=StoreCounts)
@@ -82,7 +78,6 @@ class StoreState:
             space.files = now
             for file in space.open.keys() - {each.file for each in now}:
                 self.released.append(space.open.pop(file))
-                self.uses.pop(file, None)
             if not now:
                 del self.spaces[name]
 

@@ -21,7 +21,6 @@ from services.proposer.index import SuffixIndex
 from services.proposer.names import namespace_key
 from services.proposer.plain import texts as plain
 from services.proposer.plain.guess import DraftRule
-from services.proposer.segments.segment import Segment
 from services.proposer.store.library import Library
 from services.proposer.suffix import SuffixDrafter
 
@@ -208,24 +207,6 @@ def test_a_full_automaton_becomes_a_segment_and_what_was_said_in_it_is_known_all
     proposer.work()
     draft = proposer.guess(HERE, SAID[:20])
     assert draft.tokens == SAID[20:28] and draft.source == "store"
-
-
-def test_a_segment_that_drafts_come_of_stays_longer_than_one_that_none_come_of(start: Callable[..., Proposer]) -> None:
-    proposer = start()
-    proposer.say(HERE, SAID)
-    library = proposer.libraries["words"]
-    library.seal(HERE)
-    proposer.work()
-    [segment] = library.segments(HERE)
-    used: list[tuple[object, float]] = []
-    library.used = lambda namespace, segment, tokens: used.append((segment, tokens))  # type: ignore[method-assign]
-    after = start()
-    after.guess(HERE, SAID[:20])
-    after.work()
-    after.libraries["words"].used = library.used  # type: ignore[method-assign]
-    assert after.guess(HERE, SAID[:20]).source == "store"
-    [(found, tokens), *_] = used
-    assert isinstance(found, Segment) and found.tokens == segment.tokens and 0.5 < tokens <= 8
 
 
 def test_what_another_process_learned_is_known_here_once_it_is_a_segment(start: Callable[..., Proposer]) -> None:

@@ -81,11 +81,6 @@ class Pair:
                 assert namespace is not None
                 namespace.set_segments(segments[:2])
                 namespace.set_corpus("answers", segments[2:])
-        self.uses: list[list[tuple[str, str, list[float]]]] = [[], []]
-        for texts, uses in zip((slow, quick), self.uses, strict=True):
-            texts.used = lambda space, segment, shares, uses=uses: uses.append(  # type: ignore[misc]
-                (space.name, segment.path.name, list(shares))
-            )
         self._drafters: dict[int, list[Drafter]] = {}
 
     def draft(self, method: int, requests: list[DraftRequest]) -> tuple[list[Draft], list[Draft]]:
@@ -171,4 +166,3 @@ def test_the_same_texts_get_the_same_drafts(
                 pair.forget(speaker.text)
                 speakers.remove(speaker)
     assert drafted > 500
-    assert pair.uses[0] == pair.uses[1]

@@ -36,7 +36,7 @@ def database(opened):
 
 
 def file(number=1, space=ONE, role="learned", **more):
-    told = {"corpus": "", "tokens": 3, "texts": 1, "bytes": 9, "born": 5.0, "use": 0.0, "used_at": 5.0}
+    told = {"corpus": "", "tokens": 3, "texts": 1, "bytes": 9, "born": 5.0}
     return StoredFile(f"{number:024x}.{role}", space=space, role=role, **told | more)
 
 
@@ -120,8 +120,6 @@ def test_others_see_what_has_changed_and_nothing_else(database, opened):
         ONE: [file(1)],
         TWO: [file(2, TWO, "ready", corpus="notes"), file(3, TWO, "failed", corpus="other", message="no room")],
     }
-    database.change(use=[file(1, use=7.0, used_at=9.0)])
-    assert other.look()[ONE] == [file(1, use=7.0, used_at=9.0)]
     assert other.look() is None
 
 
@@ -211,7 +209,7 @@ def test_what_is_no_database_is_refused(tmp_path, opened, data):
 
 WRONG_FILES = [
     ("file", "../../etc/passwd"), ("file", "1.learned"), ("space", "x"), ("role", "other"), ("corpus", "a/b"),
-    ("tokens", -1), ("tokens", "many"), ("bytes", (1 << 62) + 1), ("born", float("inf")), ("use", None),
+    ("tokens", -1), ("tokens", "many"), ("bytes", (1 << 62) + 1), ("born", float("inf")), ("born", None),
     ("message", "x" * 201),
 ]  # fmt: skip
 

@@ -6,13 +6,13 @@ import pytest
 
 from services.proposer.store import policy
 from services.proposer.store.files import StoredFile, total_tokens
-from services.proposer.store.policy import HALF_LIFE, Bounds
+from services.proposer.store.policy import Bounds
 
 NOW = 1e6
 
 
-def entry(name, tokens, use=0.0, age=0.0, space="a"):
-    return StoredFile(name, space, "learned", "", tokens, 1, 10 * tokens, NOW - age, use, NOW)
+def entry(name, tokens, age=0.0, space="a"):
+    return StoredFile(name, space, "learned", "", tokens, 1, 10 * tokens, NOW - age)
 
 
 def names(entries):
@@ -48,10 +48,10 @@ def test_however_segments_come_few_are_left_and_most_of_the_room_is_used(seed):
     for turn in range(300):
         segments.append(entry(str(turn), chance.randint(1, 4000), age=-turn))
         while some := policy.to_merge(segments, bounds):
-            whole = policy.merged(some, f"{turn} merged", sum(one.tokens for one in some), 0, NOW)
+            whole = policy.merged(some, f"{turn} merged", sum(one.tokens for one in some), 0)
             assert whole.tokens <= bounds.largest_segment
             segments = [one for one in segments if one not in some] + [whole]
-        gone = policy.too_much(segments, bounds, NOW)
+        gone = policy.too_much(segments, bounds)
         segments = [one for one in segments if one not in gone]
         assert len(segments) <= bounds.max_segments
         assert total_tokens(segments) <= bounds.max_tokens
@@ -59,38 +59,22 @@ def test_however_segments_come_few_are_left_and_most_of_the_room_is_used(seed):
     assert fullest > 0.6 * bounds.max_tokens
 
 
-def test_the_least_used_goes_first_then_the_oldest_and_the_newest_last():
-    entries = [entry("newest", 1), entry("used", 1, use=100, age=9), entry("old", 1, age=5), entry("older", 1, age=7)]
-    assert names(policy.by_worth(entries, NOW)) == ["older", "old", "used", "newest"]
+def test_the_oldest_goes_first():
+    entries = [entry("new", 1, age=1), entry("old", 1, age=5), entry("older", 1, age=7)]
+    assert names(policy.too_much(entries, Bounds(max_tokens=1))) == ["older", "old"]
 
 
-def test_a_little_more_use_is_no_more_than_age():
-    entries = [entry("newest", 1), entry("old", 1, use=110, age=9), entry("young", 1, use=100, age=5)]
-    assert names(policy.by_worth(entries, NOW)) == ["old", "young", "newest"]
+def test_a_merged_one_has_the_mean_age_of_its_parts():
+    whole = policy.merged([entry("a", 100, age=40), entry("b", 300)], "c", 400, 4000)
+    assert (whole.born, whole.tokens, whole.bytes, whole.texts) == (NOW - 10, 400, 4000, 2)
 
 
-def test_use_is_forgotten_by_half():
-    one = entry("a", 1, use=100)
-    assert policy.use_now(one, NOW + HALF_LIFE) == pytest.approx(50)
-    one = policy.with_use(one, 10, NOW + HALF_LIFE)
-    assert policy.use_now(one, NOW + 2 * HALF_LIFE) == pytest.approx(30)
-
-
-def test_a_clock_that_was_set_back_makes_nothing_more_worth():
-    assert policy.use_now(entry("a", 1, use=100), NOW - 10 * HALF_LIFE) == 100
-
-
-def test_a_merged_one_has_the_age_and_use_of_its_parts():
-    whole = policy.merged([entry("a", 100, use=3, age=40), entry("b", 300, use=4)], "c", 400, 4000, NOW)
-    assert (whole.born, whole.use, whole.tokens, whole.bytes, whole.texts) == (NOW - 10, 7, 400, 4000, 2)
-
-
-def test_room_is_made_in_all_namespaces_the_newest_of_each_last():
-    of_b = [("b1", 70, 50), ("b2", 60, 0), ("b3", 2, 0)]
+def test_room_is_made_in_all_namespaces_the_oldest_first():
+    of_b = [("b1", 60), ("b2", 40), ("b3", 20)]
     spaces = {
         "a": [entry("a1", 100, age=50), entry("a2", 100, age=1)],
-        "b": [entry(name, 100, use, age, "b") for name, age, use in of_b],
+        "b": [entry(name, 100, age, "b") for name, age in of_b],
     }
-    assert names(policy.to_make_room(spaces, 5000, NOW)) == ["b2", "a1", "b1", "b3", "a2"]
-    assert len(policy.to_make_room(spaces, 1500, NOW)) == 2
-    assert policy.to_make_room(spaces, 0, NOW) == []
+    assert names(policy.to_make_room(spaces, 5000)) == ["b1", "a1", "b2", "b3", "a2"]
+    assert len(policy.to_make_room(spaces, 1500)) == 2
+    assert policy.to_make_room(spaces, 0) == []
