@@ -26,9 +26,10 @@ def loop(function: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(error_model="numpy")(function)
 
 
-def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+def kept(function: Callable[..., Any], nogil: bool = False) -> Callable[..., Any]:
+    """A function that Python calls. `nogil`: it runs without the interpreter's lock."""
     with kept_on_disk(function) as cache:
-        return numba.njit(error_model="numpy", cache=cache)(function)
+        return numba.njit(error_model="numpy", cache=cache, nogil=nogil)(function)
 
 
 def pointer_to(dtype: npt.DTypeLike) -> Any:

@@ -19,7 +19,7 @@ from services.proposer.segments.segment import Segment
 def search(segment: Segment, context: Sequence[int], longest: int, rule: DraftRule) -> Guess:
     """The best draft behind the context, of all lengths of it that occur. All occurrences of a length are side by side
     in the sorted places, around the one where the whole context belongs."""
-    text, places, _ = segment.sections()
+    text, places = segment.sections()
     wanted = _backwards(context, segment.depth)
 
     def key(place: int, length: int) -> list[int]:

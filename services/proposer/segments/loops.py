@@ -9,23 +9,19 @@ intervals are nested around the one place where the whole context belongs:
     places     1 4  2 5  3  6              sorted by  a-, ab.., ba-, ba.., cba-, dba..
     context    ... a b                     belongs before 2; what followed: text[3], text[6], c and d
 
-An index has the last INDEX_TOKENS tokens of every STEP-th place side by side: most of a search stays in it. Counts are
-exact where a context occurred at most VOTERS times; otherwise that many occurrences are counted, evenly spread.
+Counts are exact where a context occurred at most VOTERS times; otherwise that many occurrences are counted, evenly
+spread.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.native import Ints, Record, Records, carray, ints_at, kept, loop, pointer_to
+from services.proposer.native import Ints, Record, Records, carray, ints_at, loop, pointer_to
 
-# Addresses of the sections, then sizes: `words` counts separators, too; `rows` are the index's.
-SEGMENT = np.dtype([(name, np.int64) for name in (
-    "text_at", "positions_at", "index_at", "words", "tokens", "rows", "depth",
-)])  # fmt: skip
+# Addresses of the sections, then sizes: `words` counts separators, too.
+SEGMENT = np.dtype([(name, np.int64) for name in ("text_at", "positions_at", "words", "tokens", "depth")])
 SEPARATOR = -1
-# Part of the file's format.
-STEP, INDEX_TOKENS = 64, 4
 VOTERS = 32
 # A score this close to the best may be the best: the bound isn't rounded as the sum is.
 _NEARLY = 1 - 1e-9
@@ -45,28 +41,9 @@ def _agreeing(text: Ints, place: int, context: Ints, most: int) -> int:
 
 
 @loop
-def _rows_before(index: Ints, context: Ints, tokens: int, inclusive: bool) -> int:
-    """The number of rows less than the context's last tokens; `inclusive`: or equal to them."""
-    low, high = 0, index.shape[0]
-    while low < high:
-        middle = (low + high) // 2
-        at = 0
-        while at < tokens and index[middle, at] == context[context.size - 1 - at]:
-            at += 1
-        if inclusive if at == tokens else index[middle, at] < context[context.size - 1 - at]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@loop
-def _bound(text: Ints, positions: Ints, index: Ints, context: Ints, tokens: int, inclusive: bool) -> int:
-    """The number of entries less than the context's last tokens; `inclusive`: or equal to them."""
-    known = min(tokens, INDEX_TOKENS)
-    before = _rows_before(index, context, known, inclusive and tokens == known)
-    upto = before if tokens == known else _rows_before(index, context, known, True)
-    low, high = max(0, (before - 1) * STEP + 1), min(positions.size, upto * STEP)
+def _bound(text: Ints, positions: Ints, context: Ints, tokens: int, inclusive: bool, low: int, high: int) -> int:
+    """The number of places less than the context's last tokens, between `low` and `high`; `inclusive`: or equal to
+    them."""
     while low < high:
         middle = (low + high) // 2
         place = positions[middle]
@@ -75,7 +52,7 @@ def _bound(text: Ints, positions: Ints, index: Ints, context: Ints, tokens: int,
             low = middle + 1
         else:
             high = middle
-    return low  # type: ignore[no-any-return]
+    return low
 
 
 # Voting -----------------------------------------------------------------------------------------------------
@@ -158,7 +135,6 @@ def guess(
     segment, best, trial = carray(segment_at(address), 1)[0], drafts[0], drafts[1]
     text = carray(ints_at(segment.text_at), segment.words)
     positions = carray(ints_at(segment.positions_at), segment.tokens)
-    index = carray(ints_at(segment.index_at), (segment.rows, INDEX_TOKENS))
     best.count, best.matched, best.score = 0, 0, 0.0
     usable, most = 0, min(context.size, segment.depth)
     while usable < most and context[context.size - 1 - usable] >= 0:
@@ -166,7 +142,7 @@ def guess(
     if not usable or not positions.size or longest <= 0:
         return
     voters, scratch = np.empty(VOTERS, np.int32), np.empty((3, VOTERS), np.int32)
-    begin = end = _bound(text, positions, index, context, usable, False)
+    begin = end = _bound(text, positions, context, usable, False, 0, positions.size)
     while True:
         matched = 0
         if begin > 0:
@@ -176,18 +152,10 @@ def guess(
         budget = min(longest, int(matched * factor + offset + 1e-6))
         if not matched or budget <= best.score:
             return
-        begin = _bound(text, positions, index, context, matched, False)
-        end = _bound(text, positions, index, context, matched, True)
+        begin = _bound(text, positions, context, matched, False, 0, begin)
+        end = _bound(text, positions, context, matched, True, end, positions.size)
         voting = _spread(positions, begin, end, voters)
         _walk(text, voters, voting, budget, least, best.score, scratch, trial)
         if trial.score > best.score:
             trial.matched = matched
             drafts[0] = drafts[1]
-
-
-@kept
-def guess_alone(
-    address: int, context: Ints, longest: int, factor: float, offset: float, least: float, drafts: Records
-) -> None:
-    """`guess`, to be called from Python."""
-    guess(address, context, longest, factor, offset, least, drafts)

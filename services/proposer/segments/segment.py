@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from services.proposer.native import Ints, Record, Records
-from services.proposer.segments import build as segment_build
-from services.proposer.segments import file as segment_file
-from services.proposer.segments.file import Header, SegmentDamaged, SegmentFile, SegmentForeign
-from services.proposer.segments.loops import SEGMENT, SEPARATOR, STEP
+from services.proposer.segments.build import SOURCE, merge_some, sort
+from services.proposer.segments.file import Header, SegmentDamaged, SegmentFile, opened, written
+from services.proposer.segments.loops import SEGMENT, SEPARATOR
 
-__all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge"]
+__all__ = ["Segment", "SegmentDamaged", "merge"]
 
 # Tokens by which places are sorted.
 DEPTH = 64
@@ -30,66 +29,46 @@ class Segment:
     def __init__(self, path: Path, file: SegmentFile) -> None:
         self.path, self._file = path, file
         self._record: Record = np.zeros(1, SEGMENT)
-        sections = ("text", "words", file.text), ("positions", "tokens", file.positions), ("index", "rows", file.index)
-        for name, size, section in sections:
+        for name, size, section in (("text", "words", file.text), ("positions", "tokens", file.positions)):
             self._record[f"{name}_at"], self._record[size] = section.ctypes.data, len(section)
         self._record["depth"] = file.header.depth
+        self.vocabulary, self.namespace = file.header.vocabulary, file.header.namespace
+        self.texts, self.tokens, self.depth = file.header.texts, file.header.tokens, file.header.depth
 
     @classmethod
     def build(
         cls, texts: Iterable[Sequence[int]], path: Path, vocabulary: str = "", namespace: str = "", depth: int = DEPTH
     ) -> Segment:
-        """ValueError: not token ids. Needs 20 bytes of memory a token."""
+        """ValueError: not token ids. Needs about 50 bytes of memory a token."""
         parts = [np.asarray(text, np.int32) for text in texts]
         tokens = sum(map(len, parts))
         if any(len(part) and part.min() < 0 for part in parts):
             raise ValueError("token ids are not negative")
         header = Header(vocabulary, namespace, len(parts), tokens, depth)
-        with segment_file.written(path, header) as file:
+        with written(path, header) as file:
             file.text[0] = SEPARATOR
             at = 1
             for part in parts:
                 file.text[at : at + len(part)] = part
                 at += len(part) + 1
                 file.text[at - 1] = SEPARATOR
-            segment_build.sort(file.text, depth, file.positions)
-            segment_build.make_index(file.text, file.positions, STEP, file.index)
+            sort(file.text, depth, file.positions)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, vocabulary: str | None = None, namespace: str | None = None) -> Segment:
-        """Checks the whole file. SegmentDamaged: it isn't whole; SegmentForeign: of another vocabulary or namespace."""
-        file = segment_file.opened(path)
+        """Checks the whole file. SegmentDamaged: it isn't whole, or of another vocabulary or namespace."""
+        segment = cls(path, opened(path))
         for name, wanted in (("vocabulary", vocabulary), ("namespace", namespace)):
-            if wanted is not None and getattr(file.header, name) != wanted:
-                file.close()
-                raise SegmentForeign(f"{path}: of another {name}")
-        return cls(path, file)
+            if wanted is not None and getattr(segment, name) != wanted:
+                segment.close()
+                raise SegmentDamaged(f"{path}: of another {name}")
+        return segment
 
     @property
     def address(self) -> int:
         """Of its record, which never moves."""
         return int(self._record.ctypes.data)
-
-    @property
-    def tokens(self) -> int:
-        return self._file.header.tokens
-
-    @property
-    def texts(self) -> int:
-        return self._file.header.texts
-
-    @property
-    def vocabulary(self) -> str:
-        return self._file.header.vocabulary
-
-    @property
-    def namespace(self) -> str:
-        return self._file.header.namespace
-
-    @property
-    def depth(self) -> int:
-        return self._file.header.depth
 
     def held_bytes(self) -> int:
         """Size of the file."""
@@ -108,11 +87,9 @@ class Segment:
                 yield array("i", text[begin:end].tobytes())
                 begin = end + 1
 
-    # For merging --------------------------------------------------------------------
-
-    def sections(self) -> tuple[Ints, Ints, Ints]:
-        """(text, positions, index), where they are mapped."""
-        return self._file.text, self._file.positions, self._file.index
+    def sections(self) -> tuple[Ints, Ints]:
+        """(text, positions), where they are mapped."""
+        return self._file.text, self._file.positions
 
 
 def merge(segments: Sequence[Segment], path: Path, progress: Callable[[int, int], None] | None = None) -> Segment:
@@ -123,11 +100,11 @@ def merge(segments: Sequence[Segment], path: Path, progress: Callable[[int, int]
     first = segments[0]
     tokens, texts = sum(each.tokens for each in segments), sum(each.texts for each in segments)
     header = Header(first.vocabulary, first.namespace, texts, tokens, first.depth)
-    with segment_file.written(path, header) as file:
-        sources: Records = np.zeros(len(segments), segment_build.SOURCE)
+    with written(path, header) as file:
+        sources: Records = np.zeros(len(segments), SOURCE)
         base = 0
         for at, segment in enumerate(segments):
-            text, positions, _ = segment.sections()
+            text, positions = segment.sections()
             # The last separator of a segment is the first of the next.
             file.text[base : base + len(text)] = text
             sources[at] = positions.ctypes.data, len(positions), 0, base
@@ -135,8 +112,7 @@ def merge(segments: Sequence[Segment], path: Path, progress: Callable[[int, int]
         for done in range(0, tokens, _SLICE):
             if progress is not None:
                 progress(done, tokens)
-            segment_build.merge_some(file.text, first.depth, sources, file.positions[done : done + _SLICE])
-        segment_build.make_index(file.text, file.positions, STEP, file.index)
+            merge_some(file.text, first.depth, sources, file.positions[done : done + _SLICE])
         if progress is not None:
             progress(tokens, tokens)
     return Segment.open(path)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from services.proposer.names import names_to_drop
 from services.proposer.store import policy
-from services.proposer.store.corpora import CorpusBuilder
+from services.proposer.store.corpora import PORTION, CorpusBuilder
 from services.proposer.store.database import Database, Outdated, StoredPiece
 from services.proposer.store.files import StoredFile, learned, owner_of_space, total_bytes, total_tokens
 from services.proposer.store.folder import LibraryFolder
@@ -86,7 +86,8 @@ class SegmentBuilder:
         texts: dict[int, array[int]] = {}
         for piece in pieces:
             texts.setdefault(piece.text, array("i")).extend(piece.tokens)
-        made = self._shelf.build([*texts.values()], self._state.bounds.largest_segment, name, "learned")
+        most = min(PORTION, self._state.bounds.largest_segment)
+        made = self._shelf.build([*texts.values()], most, name, "learned")
         self._shelf.commit([self._shelf.file(name, "learned", segment=each) for each in made], [], (name, pieces), made)
         tokens = sum(map(len, texts.values()))
         with self._state.lock:

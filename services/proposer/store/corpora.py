@@ -18,7 +18,7 @@ from services.proposer.store.uploads import Upload
 log = logging.getLogger(__name__)
 
 # Tokens sorted at once, which bounds memory and the time between two reports of progress.
-_PORTION = 2_000_000  # tokens
+PORTION = 2_000_000
 # Share of sorting in the work of building; the rest is merging.
 _SORTING = 0.7
 # On disk at most, of a segment and its texts.
@@ -96,7 +96,7 @@ class CorpusBuilder:
             return told
 
         texts = source.read(self._folder.segments / file.file)
-        parts = self._shelf.build(texts, _PORTION, file.space, "ready", progress(0.0, _SORTING))
+        parts = self._shelf.build(texts, PORTION, file.space, "ready", progress(0.0, _SORTING))
         if len(parts) == 1:
             [segment] = parts
         else:

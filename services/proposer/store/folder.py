@@ -84,15 +84,6 @@ class LibraryFolder:
             os.close(file)
 
 
-def sync_folder(folder: Path) -> None:
-    """So that new names in it survive a loss of power."""
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def private_folder(max_bytes: int) -> tuple[Path, int]:
     """A folder for this process only, in memory where there is room, and its lock. Folders of killed processes are
     removed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.proposer.store.folder import sync_folder
+from services.proposer.segments.file import sync_folder
 
 _CHECK = 32  # bytes
 

@@ -69,7 +69,7 @@ def test_a_corpus_is_no_segment_of_what_was_learned(open_library):
 
 
 def test_a_large_corpus_is_sorted_in_pieces_and_tells_how_far_it_is(open_library, monkeypatch):
-    monkeypatch.setattr(library_corpora, "_PORTION", 100)
+    monkeypatch.setattr(library_corpora, "PORTION", 100)
     library = open_library()
     library.add_corpus("a", "notes", 0, [range(250), range(40), range(80)])
     seen = []
