@@ -104,7 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_ngram_size", 5, "Longest n-gram to look up, in tokens", low=1, high=32),
     _row("min_ngram_size", 2, "Shortest n-gram to look up, in tokens", low=1, high=32),
     _row("suffix_decoding_max_tree_depth", 64, "suffix: longest context to look up, in tokens", low=1, high=1024, roles="proposer"),
-    _row("suffix_decoding_max_cached_requests", -1, "suffix: maximum number of answers learned in a namespace; 0: none; -1: limited by store_tokens and store_mb only", low=-1, high=100000000, roles="proposer"),
+    _row("suffix_decoding_max_cached_requests", -1, "suffix: 0: no answers are learned; any other number: they are, limited by store_tokens and store_mb", low=-1, high=100000000, roles="proposer"),
     _row("suffix_decoding_max_spec_factor", 1.0, "suffix: maximum draft length as a multiple of the length of the matched context", low=0.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens added to that maximum", low=-64.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before a token that is less probable than this by its counts", low=0.0, high=1.0, roles="proposer"),

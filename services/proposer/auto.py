@@ -77,7 +77,7 @@ class AutoDrafter(TextDrafter):
 
     def _sources(self, followed: Followed, ahead: Sequence[int], longest: int) -> Iterator[AutomatonSource | Line]:
         yield AutomatonSource(OWN, followed.own(ahead), at_end=not ahead)
-        for reader in followed.shared():
+        if (reader := followed.shared()) is not None:
             wrote = followed.learner is not None and followed.learner.automaton is reader.automaton
             at_end = wrote and followed.learned == len(followed.text.tokens) and not ahead
             yield AutomatonSource(SHARED, reader.behind(ahead), at_end)

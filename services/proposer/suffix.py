@@ -36,7 +36,7 @@ class SuffixDrafter(TextDrafter):
         """In order of preference."""
         limit = followed.options.depth
         yield replace(most_frequent(followed.own(ahead), limit, longest, self.rule), source=OWN)
-        for reader in followed.shared():
+        if (reader := followed.shared()) is not None:
             yield replace(most_frequent(reader.behind(ahead), limit, longest, self.rule), source=SHARED)
         context = followed.context(ahead)
         for segment in followed.segments():

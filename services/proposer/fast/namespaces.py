@@ -41,16 +41,14 @@ class FastNamespace(Namespace):
         del before
 
     def held_bytes(self) -> int:
-        held: int = sum(automaton.held_bytes() for automaton in self.automata)
-        return int(self.chances.nbytes) + held
+        return int(self.chances.nbytes) + (self.automaton.held_bytes() if self.automaton else 0)
 
 
 class FastNamespaces(Namespaces[FastNamespace]):
     def __init__(
-        self, depth: int, max_tokens: int, max_requests: int | None = None, max_bytes: int = 1 << 40,
-        most: int = MOST_NAMESPACES,
-    ) -> None:  # fmt: skip
-        super().__init__(depth, max_tokens, max_requests, max_bytes, most)
+        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MOST_NAMESPACES
+    ) -> None:
+        super().__init__(depth, max_tokens, learns, max_bytes, most)
         self.records: Records = np.zeros(most, SPACE)
         self._by_number: dict[int, FastNamespace] = {}
         self._free = list(range(most - 1, -1, -1))
@@ -59,29 +57,25 @@ class FastNamespaces(Namespaces[FastNamespace]):
     # What the compiled step asks for ----------------------------------------------------------------------
 
     def grow(self, number: int) -> None:
-        """The newer automaton needs more memory."""
+        """The automaton needs more memory."""
         namespace = self._by_number[number]
-        automaton = namespace.automata[0]
-        automaton.grow()
-        self.make_room(namespace, automaton.tokens * _BYTES_A_TOKEN)
+        namespace.automaton.grow()
+        self.make_room(namespace, namespace.tokens() * _BYTES_A_TOKEN)
 
     def is_full(self, number: int) -> None:
-        self.take_over(self._by_number[number])
-
-    def drop_old(self, number: int) -> None:
-        self._keep(self._by_number[number], 1)
+        self.renew(self._by_number[number])
 
     # How they come and go -----------------------------------------------------------------------------------
 
     def _new(self, name: str) -> FastNamespace:
         number = self._free.pop()
-        record = self.records[number]
-        record["max_requests"] = self._requests_of_one
-        namespace = self._by_number[number] = FastNamespace(name, number, record)
+        namespace = self._by_number[number] = FastNamespace(name, number, self.records[number])
         return namespace
 
     def _end(self, namespace: FastNamespace) -> None:
         super()._end(namespace)
+        if namespace.automaton:
+            namespace.automaton.close()
         del self._by_number[namespace.number]
         self.records[namespace.number] = np.zeros(1, SPACE)[0]
         self._free.append(namespace.number)
@@ -89,17 +83,10 @@ class FastNamespaces(Namespaces[FastNamespace]):
     def _automaton(self) -> FastAutomaton:
         return FastAutomaton(self.depth, self._max_tokens, self._max_bytes // 2)
 
-    def _add(self, namespace: FastNamespace) -> None:
-        """New serials tell readers and writers to start again from the root."""
-        super()._add(namespace)
-        record = namespace.record
-        record["old_at"], record["old_serial"] = record["new_at"], record["new_serial"]
-        record["new_at"], record["new_serial"] = namespace.automata[0].address, next(self._serials)
-        record["requests"] = 0
-
-    def _keep(self, namespace: FastNamespace, count: int) -> None:
-        for automaton in namespace.automata[count:]:
-            automaton.close()
-        super()._keep(namespace, count)
-        if count < 2:
-            namespace.record["old_at"] = namespace.record["old_serial"] = 0
+    def _empty(self, namespace: FastNamespace) -> None:
+        """A new serial tells readers and writers to start again from the root."""
+        before, record = namespace.automaton, namespace.record
+        super()._empty(namespace)
+        record["automaton_at"], record["serial"] = namespace.automaton.address, next(self._serials)
+        if before:
+            before.close()

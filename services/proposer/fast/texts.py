@@ -142,8 +142,6 @@ class FastTexts:
             self.namespaces.grow(which)
         elif status == records.SPACE_IS_FULL:
             self.namespaces.is_full(which)
-        elif status == records.SPACE_DROPS:
-            self.namespaces.drop_old(which)
         else:
             assert status == records.OWN_NEEDS_ROOM, status
             self._by_number[which].automaton.grow()
@@ -159,9 +157,8 @@ class FastTexts:
     def _followers(self, held: _Row) -> list[int]:
         """Addresses of the automata's followers that have read the text to its end."""
         row, fields = self._rows[held.number], ["own"]
-        if held.namespace is not None and row["read"] == len(held.text.tokens):
-            space = held.namespace.record
-            fields += [f"{age}_reader" for age in ("new", "old") if 0 < row[f"reads_{age}"] == space[f"{age}_serial"]]
+        if held.namespace is not None and 0 < row["reads"] == held.namespace.record["serial"]:
+            fields += ["reader"] if row["read"] == len(held.text.tokens) else []
         base = int(self._rows.ctypes.data) + held.number * records.ROW.itemsize
         return [base + records.ROW.fields[each][1] for each in fields]  # type: ignore[index]
 

@@ -1,8 +1,7 @@
 """Namespaces in memory: the text that the requests of one namespace have produced, and its acceptance rates.
 
-A namespace has up to two automata. When the newer one is full, or has text of enough requests, an empty one replaces
-it; the full one is still read until the new one is half full, so that there is always something to read. A namespace
-has segments, corpora and rates of its own, and nothing of it is used for another.
+A namespace has an automaton. When it is full an empty one replaces it, and its text becomes a segment. A namespace has
+segments, corpora and rates of its own, and nothing of it is used for another.
 
 The number of namespaces and their bytes are bounded: the least recently used are dropped, or emptied while they have
 running requests. Knows nothing of where segments come from. fast/namespaces.py has them in flat memory.
@@ -30,12 +29,12 @@ class Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rates = SourceRates()
-        # The one that is written to is first.
-        self.automata: list[Any] = []
+        # None: nothing is learned.
+        self.automaton: Any = None
         self.segments: list[Segment] = []
         self.corpora: dict[str, list[Segment]] = {}
-        # Running requests, and those that wrote to the newer automaton.
-        self.requests = self.wrote = 0
+        # Running ones.
+        self.requests = 0
 
     def set_segments(self, segments: Sequence[Segment]) -> None:
         """Replaces the segments of the namespace's learned text."""
@@ -53,7 +52,7 @@ class Namespace:
         return [(name, segment) for name in names for segment in self.corpora[name]]
 
     def tokens(self) -> int:
-        return sum(automaton.tokens for automaton in self.automata)
+        return self.automaton.tokens if self.automaton else 0
 
     def held_bytes(self) -> int:
         return self.tokens() * BYTES_A_TOKEN
@@ -63,18 +62,13 @@ Kind = TypeVar("Kind", bound=Namespace)
 
 
 class Namespaces(Generic[Kind]):
-    """A namespace keeps the text of `max_requests` requests; None: of any number, 0: nothing is learned. An automaton
-    has at most `max_tokens`, all together about `max_bytes`."""
+    """An automaton has at most `max_tokens`, all together about `max_bytes`."""
 
     def __init__(
-        self, depth: int, max_tokens: int, max_requests: int | None = None, max_bytes: int = 1 << 40,
-        most: int = MOST_NAMESPACES,
-    ) -> None:  # fmt: skip
-        self.learns = max_requests != 0
-        self.depth, self._max_bytes, self._most = depth, max_bytes, most
+        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MOST_NAMESPACES
+    ) -> None:
+        self.learns, self.depth, self._max_bytes, self._most = learns, depth, max_bytes, most
         self._max_tokens = min(max_tokens, MOST_TOKENS)
-        # Of a full automaton, and of another that is nearly half full.
-        self._requests_of_one = max(1, 2 * max_requests // 3) if max_requests else 0
         # Least recently used first.
         self._by_use: OrderedDict[str, Kind] = OrderedDict()
         # Called with each new namespace, to set its segments and corpora.
@@ -85,11 +79,10 @@ class Namespaces(Generic[Kind]):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        most = settings.suffix_decoding_max_cached_requests
         return cls(
             settings.suffix_decoding_max_tree_depth,
             min(settings.store_tokens // 2, MOST_MUTABLE),
-            None if most < 0 else most,
+            settings.suffix_decoding_max_cached_requests != 0,
             settings.store_mb << 20,
         )
 
@@ -117,21 +110,6 @@ class Namespaces(Generic[Kind]):
 
     # Learning ---------------------------------------------------------------------------------------------
 
-    def joined(self, namespace: Kind) -> Any:
-        """One more request writes to the newer automaton: the one that it is to begin in."""
-        if self._requests_of_one and namespace.wrote >= self._requests_of_one:
-            self.take_over(namespace)
-        namespace.wrote += 1
-        self.make_room(namespace)
-        return namespace.automata[0]
-
-    def learned(self, namespace: Kind) -> None:
-        """The older automaton isn't needed once the newer one is half full."""
-        newer = namespace.automata[0]
-        is_heard = self._requests_of_one and 2 * namespace.wrote >= self._requests_of_one
-        if len(namespace.automata) > 1 and (is_heard or 2 * newer.tokens >= newer.max_tokens):
-            self._keep(namespace, 1)
-
     def make_room(self, namespace: Kind, more: int = 0) -> None:
         """Other namespaces are emptied where all hold too much, the least recently used first."""
         self._by_use.move_to_end(namespace.name)
@@ -142,10 +120,9 @@ class Namespaces(Generic[Kind]):
             held -= other.held_bytes()
             self._empty(other)
 
-    def take_over(self, namespace: Kind) -> None:
-        """An empty automaton replaces the full one, which is still read; the one before it is dropped."""
-        self._add(namespace)
-        self._keep(namespace, 2)
+    def renew(self, namespace: Kind) -> None:
+        """An empty automaton replaces the full one."""
+        self._empty(namespace)
         self.filled(namespace)
 
     # How they come and go -----------------------------------------------------------------------------------
@@ -166,19 +143,10 @@ class Namespaces(Generic[Kind]):
 
     def _end(self, namespace: Kind) -> None:
         del self._by_use[namespace.name]
-        self._keep(namespace, 0)
         self.left(namespace)
 
     def _empty(self, namespace: Kind) -> None:
-        self._add(namespace)
-        self._keep(namespace, 1)
-
-    def _add(self, namespace: Kind) -> None:
-        namespace.automata.insert(0, self._automaton())
-        namespace.wrote = 0
-
-    def _keep(self, namespace: Kind, count: int) -> None:
-        del namespace.automata[count:]
+        namespace.automaton = self._automaton()
 
     def _new(self, name: str) -> Any:
         return Namespace(name)

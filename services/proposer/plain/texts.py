@@ -83,8 +83,8 @@ class Followed:
     taken: int = 0
     learned: int = 0
     learner: Writer | None = None
-    # Readers of the namespace's automata, and how far they have read.
-    readers: list[Reader] = field(default_factory=list)
+    # A reader of the namespace's automaton, and how far it has read.
+    reader: Reader | None = None
     read: int = 0
     # What a method keeps of the text, by its name.
     kept: dict[str, Any] = field(default_factory=dict)
@@ -93,18 +93,19 @@ class Followed:
         """A reader of the text's own automaton, behind the text and what is ahead of it."""
         return self.writer.behind(ahead)
 
-    def shared(self) -> list[Reader]:
-        """Readers of the namespace's automata, behind the text. One that is far behind reads only as many tokens as a
-        context has."""
-        automata = self.namespace.automata if self.namespace else []
+    def shared(self) -> Reader | None:
+        """A reader of the namespace's automaton, behind the text. One that is far behind reads only as many tokens as
+        a context has."""
+        automaton = self.namespace.automaton if self.namespace else None
         tokens, late = self.text.tokens, max(0, len(self.text.tokens) - self.options.depth)
-        known = {id(reader.automaton): reader for reader in self.readers} if self.read >= late else {}
-        self.readers = [
-            known[id(each)].read(tokens[self.read :]) if id(each) in known else reader_of(each).read(tokens[late:])
-            for each in automata
-        ]
+        if automaton is None:
+            self.reader = None
+        elif self.reader is None or self.reader.automaton is not automaton or self.read < late:
+            self.reader = reader_of(automaton).read(tokens[late:])
+        else:
+            self.reader.read(tokens[self.read :])
         self.read = len(tokens)
-        return self.readers
+        return self.reader
 
     def context(self, ahead: Sequence[int]) -> list[int]:
         return [*self.text.tokens[-self.options.depth :], *ahead][-self.options.depth :]
@@ -155,7 +156,8 @@ class Texts:
             return NO_DRAFT
         draft = Draft(guess.tokens, guess.source, guess.matched, [], list(guess.shares))
         if request.tree and OWN in method.sources:
-            return grown(draft, [followed.writer, *followed.readers], request.ahead)
+            readers = [each for each in (followed.writer, followed.reader) if each is not None]
+            return grown(draft, readers, request.ahead)
         return draft
 
     def take_in(self, texts: Sequence[Text]) -> None:
@@ -198,14 +200,13 @@ class Texts:
             return
         learner = followed.learner
         for token in text.tokens[followed.learned : upto]:
-            if learner is None or learner.automaton is not namespace.automata[0]:
-                learner = followed.learner = writer_of(self.namespaces.joined(namespace))
-            if learner.automaton.is_full:
-                self.namespaces.take_over(namespace)
-                learner = followed.learner = writer_of(self.namespaces.joined(namespace))
+            if namespace.automaton.is_full:
+                self.namespaces.renew(namespace)
+            if learner is None or learner.automaton is not namespace.automaton:
+                self.namespaces.make_room(namespace)
+                learner = followed.learner = writer_of(namespace.automaton)
             learner.write(token)
         followed.learned = upto
-        self.namespaces.learned(namespace)
 
 
 def shared_out(new: Sequence[int], most: int) -> list[int]:

@@ -28,14 +28,14 @@ def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", p
     return Text(number, array("i", tokens), prompt, array("i", prediction), namespace)
 
 
-def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> SuffixIndex:
+def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int) -> SuffixIndex:
     if FORM == PLAIN:
         options = TextOptions(depth, *sizes)
         return index_of(plain.Texts(plain.Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
     return index_of(texts(depth, sizes, tokens, **more))
 
 
-def texts(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> FastTexts:
+def texts(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int) -> FastTexts:
     """For an index whose texts a test looks at."""
     return FastTexts(FastNamespaces(depth, tokens, **more), TextOptions(depth, *sizes))  # type: ignore[arg-type]
 

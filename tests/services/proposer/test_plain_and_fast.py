@@ -69,9 +69,9 @@ class Pair:
     """The same texts in both forms."""
 
     def __init__(
-        self, options: TextOptions, max_tokens: int, max_requests: int | None, segments: list[Segment]
+        self, options: TextOptions, max_tokens: int, learns: bool, segments: list[Segment]
     ) -> None:
-        sizes = options.depth, max_tokens, max_requests
+        sizes = options.depth, max_tokens, learns
         slow = plain.Texts(Namespaces(*sizes), options, taken_in_a_call=fast.SLICE)
         quick = fast.FastTexts(fast_namespaces.FastNamespaces(*sizes), options)
         self.indexes = index_of(slow), index_of(quick)
@@ -144,12 +144,12 @@ def test_what_is_not_drafted_within_the_time_of_a_batch_gets_no_draft_and_is_sti
 @pytest.mark.parametrize(
     "options", [TextOptions(), TextOptions(8, 1, 3), TextOptions(4, 3, 6, learns_prompts=True)]
 )
-@pytest.mark.parametrize(("max_tokens", "max_requests"), [(10**6, None), (700, None), (10**6, 4), (10**6, 0)])
+@pytest.mark.parametrize(("max_tokens", "learns"), [(10**6, True), (700, True), (90, True), (10**6, False)])
 def test_the_same_texts_get_the_same_drafts(
-    options: TextOptions, max_tokens: int, max_requests: int | None, segments: list[Segment]
+    options: TextOptions, max_tokens: int, learns: bool, segments: list[Segment]
 ) -> None:
-    chance = random.Random(f"{options} {max_tokens} {max_requests}")
-    pair, speakers, begun, drafted = Pair(options, max_tokens, max_requests, segments), [], 0, 0
+    chance = random.Random(f"{options} {max_tokens} {learns}")
+    pair, speakers, begun, drafted = Pair(options, max_tokens, learns, segments), [], 0, 0
     for step in range(250):
         while len(speakers) < 5:
             begun += 1

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def own(depth: int = 64, **rule: float) -> SuffixDrafter:
-    return SuffixDrafter(index(depth, max_requests=0), DraftRule(**rule))
+    return SuffixDrafter(index(depth, learns=False), DraftRule(**rule))
 
 
-def sharing(max_requests: int | None = None, tokens: int = 100_000) -> SuffixDrafter:
-    return reading(texts(tokens=tokens, max_requests=max_requests))
+def sharing(tokens: int = 100_000) -> SuffixDrafter:
+    return reading(texts(tokens=tokens))
 
 
 def reading(held: FastTexts) -> SuffixDrafter:
@@ -221,7 +221,7 @@ def test_a_requests_own_text_wins_when_scores_are_equal_and_not_when_they_are_lo
     assert say(drafter, of_all(4, mine, prompt=6), [], 1).tokens == [80]
 
 
-def test_a_full_store_is_read_until_the_next_is_half_full() -> None:
+def test_a_full_store_makes_place_for_an_empty_one() -> None:
     chance, held = random.Random(6), texts(tokens=1000)
     drafter = reading(held)
 
@@ -234,17 +234,15 @@ def test_a_full_store_is_read_until_the_next_is_half_full() -> None:
         drafter.forget([number])
         return found
 
-    say(drafter, of_all(1, [1], prompt=1), ANSWER)
-    drafter.forget([1])
-    noise(2, 990)
-    assert known(3)
-    noise(4, 400)  # overflows into the next one
-    assert len(space(held).automata) == 2 and known(5)
-    for number in range(6, 9):
-        noise(number, 100)
-        assert known(number + 100) == (len(space(held).automata) == 2)
-    assert len(space(held).automata) == 1
-    assert space(held).tokens() <= 1000
+    filled: list[str] = []
+    held.namespaces.filled = lambda namespace: filled.append(namespace.name)
+    noise(1, 990 - len(ANSWER))
+    say(drafter, of_all(2, [1], prompt=1), ANSWER)
+    drafter.forget([2])
+    assert known(3) and filled == []
+    noise(4, 400)
+    assert not known(5) and filled == [space(held).name]
+    assert space(held).tokens() == 390
     assert len(held) == 0
 
 
@@ -255,37 +253,6 @@ def test_what_does_not_fit_into_a_full_store_is_not_lost() -> None:
     say(drafter, one, ANSWER)  # five fit
     drafter.forget([1])
     assert say(drafter, of_all(2, ANSWER[5:7], prompt=2), [], 1).tokens == ANSWER[7:]
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 10])
-def test_no_more_requests_are_kept_than_may_be(most: int) -> None:
-    held = texts(tokens=100_000, max_requests=most)
-    drafter = reading(held)
-    for number in range(20):
-        say(drafter, of_all(number, [1], prompt=1), [100 * number + k for k in range(10)])
-        assert len(space(held).automata) <= 2
-        known = [is_known(drafter, earlier) for earlier in range(number + 1)]
-        assert known[-1] and sum(known) <= most
-    assert all(problems(automaton) == [] for automaton in space(held).automata)
-
-
-def is_known(drafter: SuffixDrafter, number: int) -> bool:
-    begin = of_all(1000, [100 * number + k for k in range(4)], prompt=4)
-    found = say(drafter, begin, []) != NO_DRAFT
-    drafter.forget([1000])
-    return found
-
-
-def test_many_newcomers_at_once_take_over_from_each_other() -> None:
-    held = texts(tokens=100_000, max_requests=1)
-    drafter = reading(held)
-    for _ in range(3):
-        many = [of_all(number, [1, *range(100 * number, 100 * number + 10)], prompt=1) for number in range(50)]
-        drafter.draft(asks(many, [4] * 50))
-        for one in many:
-            say(drafter, one, [7])
-            drafter.forget([one.text_id])
-    assert len(held) == 0
 
 
 def test_a_text_that_comes_back_after_long_still_finds_its_place() -> None:

@@ -162,11 +162,6 @@ def _bytes(automaton: Record, states: int, entries: int, buckets: int) -> int:
 
 
 @loop
-def held(automaton: Record) -> int:
-    return _bytes(automaton, automaton.states, automaton.entries, automaton.buckets)  # type: ignore[no-any-return]
-
-
-@loop
 def _room(automaton: Record, added: int) -> int:
     """Whether one more token with this number of entries can be added: TAKES, LACKS or FULL."""
     states, entries = automaton.states + 2, automaton.entries + added

@@ -9,8 +9,8 @@ from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.fast.automaton.records import FOLLOWER
 from services.proposer.native import pointer_to
 
-# The request's own automaton and its namespace's two; the best segment of two kinds, a prediction, and the last place.
-MOST_SOURCES = 7
+# The request's own automaton and its namespace's; the best segment of two kinds, a prediction, and the last place.
+MOST_SOURCES = 6
 LONGEST = MAX_DRAFT_TOKENS
 
 # `source` and `which`: where the tokens came from, and which of its segments. Shares, or rates, by token.
@@ -53,22 +53,20 @@ PREDICTION = np.dtype([(name, np.int64) for name in (
 # `joined`, `written` and `read` are places in the text.
 ROW = np.dtype([
     *((name, np.int64) for name in (
-        "space", "learns", "prompt", "joined", "written", "writes", "read", "reads_new", "reads_old", "rates_at",
+        "space", "learns", "prompt", "joined", "written", "writes", "read", "reads", "rates_at",
         "records_at", "prediction_at", "corpora_at", "corpora",
     )),
-    ("own", FOLLOWER), ("writer", FOLLOWER), ("new_reader", FOLLOWER), ("old_reader", FOLLOWER),
+    ("own", FOLLOWER), ("writer", FOLLOWER), ("reader", FOLLOWER),
 ])  # fmt: skip
 
-# A namespace: its automata, the one that is written to first, 0: none; its segments.
-SPACE = np.dtype([(name, np.int64) for name in (
-    "new_at", "new_serial", "old_at", "old_serial", "requests", "max_requests", "segments_at", "segments",
-)])  # fmt: skip
+# A namespace: its automaton, 0: none, and its segments.
+SPACE = np.dtype([(name, np.int64) for name in ("automaton_at", "serial", "segments_at", "segments")])
 
 # `upto`: how much of the text is taken in.
 REQUEST = np.dtype([(name, np.int64) for name in ("row", "text_at", "length", "upto", "budget", "aheads")])
 
-# Statuses: an automaton needs room; a namespace's is full or has enough requests; its full one isn't needed any more.
-DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS = map(np.int64, range(5))
+# Statuses: a text's automaton, or a namespace's, needs room; a namespace's is full.
+DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL = map(np.int64, range(4))
 # The whole: settings, what the call wants done and for whom, and scratch memory.
 MOST_DEPTH = 1024
 CONTROL = np.dtype([

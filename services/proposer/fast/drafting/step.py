@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.proposer.fast.automaton.loops import FULL, LACKS, held, opened, read_all, write
+from services.proposer.fast.automaton.loops import FULL, LACKS, opened, read_all, write
 from services.proposer.fast.automaton.records import READER
 from services.proposer.fast.drafting import candidates
 from services.proposer.fast.drafting.blending import blend
@@ -32,7 +32,6 @@ from services.proposer.fast.drafting.predicting import predicted
 from services.proposer.fast.drafting.records import (
     LONGEST,
     OWN_NEEDS_ROOM,
-    SPACE_DROPS,
     SPACE_IS_FULL,
     SPACE_NEEDS_ROOM,
     control_at,
@@ -91,29 +90,21 @@ def _starts(follower: Record, automaton: int, end: int) -> None:
 @loop
 def _learn(control: Record, row: Record, space: Record, text: Ints, upto: int) -> bool:
     """The new tokens go into the namespace's automaton."""
-    if row.writes != space.new_serial:
-        if space.max_requests and space.requests >= space.max_requests:
-            return _stops(control, SPACE_IS_FULL, row.space)  # type: ignore[no-any-return]
-        space.requests += 1
-        row.writes = space.new_serial
-        _starts(row.writer, space.new_at, 0)
-    tables = opened(space.new_at)
-    automaton = tables.automata[0]
+    if row.writes != space.serial:
+        row.writes = space.serial
+        _starts(row.writer, space.automaton_at, 0)
+    tables = opened(space.automaton_at)
     while row.written < upto:
         found = write(tables, row.writer, np.int64(text[row.written]))
         if found == LACKS:
             return _stops(control, SPACE_NEEDS_ROOM, row.space)  # type: ignore[no-any-return]
         if found == FULL:
-            if automaton.tokens:
+            if tables.automata[0].tokens:
                 return _stops(control, SPACE_IS_FULL, row.space)  # type: ignore[no-any-return]
             # Too small for a single token.
             row.written = upto
             return True
         row.written += 1
-    if space.old_at:
-        is_heard = space.max_requests and 2 * space.requests >= space.max_requests
-        if is_heard or 2 * automaton.tokens >= automaton.max_tokens or 2 * held(automaton) >= automaton.max_bytes:
-            return _stops(control, SPACE_DROPS, row.space)  # type: ignore[no-any-return]
     return True
 
 
@@ -146,27 +137,15 @@ def _rates_of(row: Record) -> Doubles:
 
 @loop
 def _catch_up(row: Record, space: Record, text: Ints, depth: int) -> None:
-    """The text's readers of its namespace's automata are advanced to its end. One that is far behind, or finds another
+    """The text's reader of its namespace's automaton is advanced to its end. One that is far behind, or finds another
     automaton, reads only as many tokens as a context has."""
     late = max(0, text.size - depth)
-    if row.read < late:
-        row.reads_new = row.reads_old = 0
-    if row.reads_new != space.new_serial:
-        if row.reads_new == space.old_serial:
-            row.reads_old = row.reads_new
-            row.old_reader = row.new_reader
-        row.reads_new = space.new_serial
-        _starts(row.new_reader, space.new_at, READER)
-        read_all(row.new_reader, text, late)
+    if row.reads != space.serial or row.read < late:
+        row.reads = space.serial
+        _starts(row.reader, space.automaton_at, READER)
+        read_all(row.reader, text, late)
     else:
-        read_all(row.new_reader, text, row.read)
-    if space.old_at:
-        if row.reads_old != space.old_serial:
-            row.reads_old = space.old_serial
-            _starts(row.old_reader, space.old_at, READER)
-            read_all(row.old_reader, text, late)
-        else:
-            read_all(row.old_reader, text, row.read)
+        read_all(row.reader, text, row.read)
     row.read = text.size
 
 
@@ -233,12 +212,11 @@ def _best_of(control: Record, asked: AskedDraft, sources: int, rule: Rule, answe
         _offer(drafts[0], PREDICTION, 0, answers, at)
     if row.space < 0:
         return
-    if sources & 1 << SHARED and space.new_at:
+    if sources & 1 << SHARED and space.automaton_at:
         _catch_up(row, space, asked.text, control.depth)
-        for which in range(2 if space.old_at else 1):
-            _behind(row.old_reader if which else row.new_reader, asked.ahead, reader)
-            most_frequent(opened(reader.automaton_at), reader, control.depth, longest, rule, drafts)
-            _offer(drafts[0], SHARED, 0, answers, at)
+        _behind(row.reader, asked.ahead, reader)
+        most_frequent(opened(reader.automaton_at), reader, control.depth, longest, rule, drafts)
+        _offer(drafts[0], SHARED, 0, answers, at)
     for source in range(STORE, CORPUS + 1):
         if sources & 1 << source:
             segments, context = _segments_of(asked, source), _context_of(control, asked)
@@ -303,14 +281,11 @@ def _sources(control: Record, asked: AskedDraft, least: float, rates: Doubles) -
     sources, draft, count = control.sources, control.drafts[0], 1
     _by_automaton(sources[0], OWN, row.own, ahead, True)
     if row.space >= 0:
-        if space.new_at:
+        if space.automaton_at:
             _catch_up(row, space, text, control.depth)
-            wrote = row.writes if row.written == text.size else 0
-            _by_automaton(sources[count], SHARED, row.new_reader, ahead, wrote == space.new_serial)
+            at_end = row.writes == space.serial and row.written == text.size
+            _by_automaton(sources[count], SHARED, row.reader, ahead, at_end)
             count += 1
-            if space.old_at:
-                _by_automaton(sources[count], SHARED, row.old_reader, ahead, wrote == space.old_serial)
-                count += 1
         count = _by_best_segment(control, asked, STORE, count, least, rates)
         count = _by_best_segment(control, asked, CORPUS, count, least, rates)
     if row.prediction_at and predicted(control, row, text, ahead, asked.longest, sources[count].cells):

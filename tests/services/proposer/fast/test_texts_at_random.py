@@ -119,7 +119,7 @@ class Both:
                 same_counts(self.held._row_of[text.text.text_id].automaton, text.own)
         if self.begun:
             [namespace] = self.namespaces.known()
-            same_counts(namespace.automata[0], self.shared)
+            same_counts(namespace.automaton, self.shared)
 
 
 def same_counts(automaton: FastAutomaton, model: EveryContext) -> None:
@@ -188,5 +188,5 @@ def test_one_token_over_and_over_agrees_and_stays_small() -> None:
     for tokens in (*[[7] * 20] * 20, [8], [7] * 30):
         both.say(0, True, tokens, 16, DraftRule(), [])
     both.check()
-    automaton = both.namespaces.known()[0].automata[0]
+    automaton = both.namespaces.known()[0].automaton
     assert automaton.held_bytes() < 140 * automaton.tokens
