@@ -7,7 +7,7 @@
 
     new output of a text    ─▶ library of its namespace
     a text has ended        ─▶ indexed to its last token, a slice at a time, then forgotten
-    a namespace begins      ◀─ its segments and corpora, and texts that are in no segment yet
+    a namespace begins      ◀─ its segments and corpora; what is in no segment yet becomes one
     an automaton is full    ─▶ what was learned becomes a segment
     the library has changed ─▶ segments and corpora are exchanged between two calls
 
@@ -16,7 +16,6 @@ Not thread-safe; the library's threads do slow work. Knows no messages.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -76,13 +75,11 @@ class SuffixIndex:
         # Ended texts, not yet indexed to their end; and those that are, for the texts that serve next.
         self._waiting: deque[Text] = deque()
         self._done: list[Text] = []
-        # Ids of texts that come from a library: requests have positive ones.
-        self._numbers = itertools.count(-1, -1)
         # By namespace: its segments, and the library's version when it got them.
         self._held: dict[str, list[Segment]] = {}
         self._versions: dict[str, int] = {}
-        # Namespaces whose texts that are in no segment yet have been read.
-        self._recalled: set[str] = set()
+        # Namespaces of whose earlier text a segment was asked for.
+        self._sealed: set[str] = set()
         self._serve(texts)
 
     @classmethod
@@ -109,13 +106,13 @@ class SuffixIndex:
         texts.namespaces.left = self._left
 
     def _change_when_compiled(self) -> None:
-        """What was learned is learned again, and nothing is read from the library twice."""
+        """What was learned is learned again, from memory."""
         if self._then is None or not compiling.is_compiled():
             return
-        recalled = set(self._recalled)
+        sealed = set(self._sealed)
         for namespace in self._texts.namespaces.known():
             self._left(namespace)
-        self._recalled = recalled
+        self._sealed = sealed
         self._serve(self._then)
         self._then = None
         self._waiting.extendleft(reversed(self._done))
@@ -217,15 +214,15 @@ class SuffixIndex:
     # Namespaces -------------------------------------------------------------------------------------------
 
     def _met(self, namespace: Namespace) -> None:
-        """A namespace begins. What it learns from now on is not read from the library as well."""
+        """A namespace begins: its text of before becomes a segment, that of now is in its automaton."""
         library = self._libraries.of(namespace.name)
         if self._shipped is not None and (shipped := self._shipped.of(vocabulary_of(namespace.name))):
             namespace.set_corpus(MODEL_ANSWERS, shipped)
         if library is None:
             return
-        if self._texts.namespaces.learns and namespace.name not in self._recalled:
-            self._recalled.add(namespace.name)
-            library.begin(namespace.name)
+        if namespace.name not in self._sealed:
+            self._sealed.add(namespace.name)
+            library.seal(namespace.name)
         self._exchange(library, namespace)
 
     def _filled(self, namespace: Namespace) -> None:
@@ -235,15 +232,13 @@ class SuffixIndex:
     def _left(self, namespace: Namespace) -> None:
         """Its segments are not read any more."""
         self._versions.pop(namespace.name, None)
-        self._recalled.discard(namespace.name)
+        self._sealed.discard(namespace.name)
         self._release(namespace.name, self._held.pop(namespace.name, []))
 
     def _exchange(self, library: Library, namespace: Namespace) -> None:
         name = namespace.name
         # Read first: a change meanwhile is found the next time.
         self._versions[name] = library.version(name)
-        for tokens in library.recent(name):
-            self._take_in(Text(next(self._numbers), tokens, namespace=name))
         before, held = self._held.get(name, []), library.segments(name)
         namespace.set_segments(held)
         ready = {card.name for card in library.corpora(name) if card.state == "ready"}

@@ -33,23 +33,6 @@ class SegmentBuilder:
 
     # What was learned -------------------------------------------------------------------------------------
 
-    def read_recent(self) -> None:
-        """Texts in no segment yet, of namespaces that have begun: the newest, up to a bound."""
-        with self._state.lock:
-            begun, self._state.begun = self._state.begun, {}
-        for name, number in begun.items():
-            room = self._state.bounds.recent_tokens
-            found: dict[int, array[int]] = {}
-            for piece in self._database.newest_pieces(name):
-                if not self._state.learning.is_since(number, piece.text):
-                    some = piece.tokens[-room:]
-                    found[piece.text] = some + found.get(piece.text, array("i"))
-                    room -= len(some)
-                if room <= 0:
-                    break
-            with self._state.lock:
-                self._state.recent[name] = [text for text in reversed(found.values()) if text]
-
     def make_room_to_learn(self) -> None:
         """Namespaces beyond the bound lose their texts that are in no segment; the largest ones are to be sealed when
         there is little room."""

@@ -172,22 +172,16 @@ class Database:
             return {space: (tokens, pieces) for space, tokens, pieces in self._connection.execute(query)}
 
     def pieces(self, space: str) -> Iterator[StoredPiece]:
+        """In the order in which they came."""
+        query = "SELECT id, space, text, length, tokens, crc FROM pieces WHERE space = ? AND id > ? ORDER BY id LIMIT ?"
         after = 0
-        while some := self._pieces("space = ? AND id > ? ORDER BY id", space, after):
+        while True:
+            with self.lock, self._errors():
+                some = [self._piece(row) for row in self._connection.execute(query, (space, after, _PIECES))]
+            if not some:
+                return
             yield from some
             after = some[-1].id
-
-    def newest_pieces(self, space: str) -> Iterator[StoredPiece]:
-        """The newest first."""
-        before = 1 << 62
-        while some := self._pieces("space = ? AND id < ? ORDER BY id DESC", space, before):
-            yield from some
-            before = some[-1].id
-
-    def _pieces(self, where: str, *values: object) -> list[StoredPiece]:
-        query = f"SELECT id, space, text, length, tokens, crc FROM pieces WHERE {where} LIMIT {_PIECES}"
-        with self.lock, self._errors():
-            return [self._piece(row) for row in self._connection.execute(query, values)]
 
     def _piece(self, row: tuple[Any, ...]) -> StoredPiece:
         try:

@@ -27,7 +27,7 @@ class Learning:
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         # No other process has the same numbers.
-        self.next_number = secrets.randbits(62)
+        self._next_number = secrets.randbits(62)
         self._open: dict[tuple[str, int], LearningText] = {}
         self._unwritten: dict[LearningText, None] = {}
         self._held = 0
@@ -49,18 +49,14 @@ class Learning:
             self.dropped += len(new)
             return
         if text is None:
-            text = self._open[space, text_id] = LearningText(space, self.next_number)
-            self.next_number += 1
+            text = self._open[space, text_id] = LearningText(space, self._next_number)
+            self._next_number += 1
         text.tokens.extend(new)
         self._held += price
         self._unwritten[text] = None
 
     def end(self, space: str, text_id: int) -> None:
         self._open.pop((space, text_id), None)
-
-    def is_since(self, number: int, text: int) -> bool:
-        """Whether this process has begun the text when `number` was its next, or later."""
-        return number <= text < self.next_number
 
     def unwritten(self) -> list[tuple[LearningText, array[int]]]:
         """Texts, with tokens to be written."""

@@ -18,7 +18,6 @@ import shutil
 import threading
 import time
 import weakref
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -147,18 +146,6 @@ class Library:
         with self._state.lock:
             self._state.learning.end(space_of(namespace), text_id)
 
-    def begin(self, namespace: str) -> None:
-        """This process begins to learn in the namespace: its texts of before that are in no segment yet, of all
-        processes, are read by a thread."""
-        with self._state.lock:
-            self._state.begun[space_of(namespace)] = self._state.learning.next_number
-        self._wake()
-
-    def recent(self, namespace: str) -> list[array[int]]:
-        """What was read since `begin`, once: the newest texts, the oldest of them first."""
-        with self._state.lock:
-            return self._state.recent.pop(space_of(namespace), [])
-
     # Segments ---------------------------------------------------------------------------------------------
 
     def seal(self, namespace: str) -> None:
@@ -168,10 +155,9 @@ class Library:
         self._wake()
 
     def version(self, namespace: str) -> int:
-        """Changes when `segments` or `corpus_segments` change; 0 while there are none, -1 while `recent` has texts."""
+        """Changes when `segments` or `corpus_segments` change; 0 while there are none."""
         with self._state.lock:
-            name = space_of(namespace)
-            return -1 if self._state.recent.get(name) else self._state.spaces.get(name, Space()).version
+            return self._state.spaces.get(space_of(namespace), Space()).version
 
     def segments(self, namespace: str) -> list[Segment]:
         """The open segments. The first call returns none and has them opened, which changes the version. Each stays
@@ -279,7 +265,6 @@ class Library:
             for step in (
                 self._builder.look,
                 self.write,
-                self._builder.read_recent,
                 self._builder.make_room_to_learn,
                 self._seal,
                 self._builder.keep_uploads,

@@ -23,7 +23,6 @@ class Bounds:
     max_tokens: int = 100_000_000  # of a namespace's segments
     max_segments: int = 8  # of a namespace
     unsealed_bytes: int = 64 << 20  # of text in no segment yet
-    recent_tokens: int = 1_000_000  # that are given back to be replayed
     corpus_tokens: int = 32_000_000
     max_corpora: int = 64  # of a namespace
     max_corpora_namespaces: int = 64  # of an owner

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -50,9 +49,6 @@ class StoreState:
     now: Callable[[], float]
     learning: Learning
     uploads: Uploads
-    # Namespaces whose recent texts are to be read, without those from this number on; and what was read.
-    begun: dict[str, int] = field(default_factory=dict)
-    recent: dict[str, list[array[int]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     spaces: dict[str, Space] = field(default_factory=dict)
     # Namespaces to be sealed, and to be looked at by the next compaction.

@@ -11,11 +11,13 @@ import os
 import random
 import sqlite3
 import stat
+from array import array
 from collections import Counter
 from pathlib import Path
 
 from segment_problems import problems
 
+from services.proposer.store.files import space_of
 from services.proposer.store.library import Bounds, Library
 
 LONGEST = 64  # tokens of a text
@@ -222,10 +224,12 @@ class World:
 
 def recent(library, namespace):
     """Texts that are in no segment yet."""
-    library.begin(namespace)
     library.write()
-    library._builder.read_recent()
-    return library.recent(namespace)
+    texts = {}
+    for piece in library._database.pieces(space_of(namespace)):
+        if piece.tokens:
+            texts.setdefault(piece.text, array("i")).extend(piece.tokens)
+    return list(texts.values())
 
 
 def texts_of(library, namespace):

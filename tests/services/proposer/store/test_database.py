@@ -62,7 +62,6 @@ def test_pieces_are_read_in_order_by_whoever_comes(database, opened):
     add(other, *texts[1:])
     for each in (database, other):
         assert said(each.pieces(ONE)) == [texts[0], texts[2]]
-        assert said(each.newest_pieces(ONE)) == [texts[2], texts[0]]
         assert said(each.pieces(TWO)) == [texts[1]]
         assert each.stored() == {TWO: (1, 1), ONE: (3, 2)}
 
@@ -85,17 +84,16 @@ def test_however_many_pieces_there_are_all_are_read(database, monkeypatch):
     monkeypatch.setattr(library_database, "_PIECES", 3)
     add(database, *((ONE, number, [number]) for number in range(10)))
     assert [piece.text for piece in database.pieces(ONE)] == list(range(10))
-    assert [piece.text for piece in database.newest_pieces(ONE)] == list(range(9, -1, -1))
 
 
 def test_pieces_of_a_namespace_are_found_without_reading_others(database):
     plans = []
     database._connection.set_trace_callback(plans.append)
-    list(database.pieces(ONE)), list(database.newest_pieces(ONE)), database.stored()
+    list(database.pieces(ONE)), database.stored()
     database._connection.set_trace_callback(None)
     plans = [str(database._connection.execute(f"EXPLAIN QUERY PLAN {each}").fetchall()) for each in plans]
-    assert all("USING INDEX pieces_of_space" in plan and "TEMP" not in plan for plan in plans[:2])
-    assert "USING COVERING INDEX pieces_of_space" in plans[2]
+    assert "USING INDEX pieces_of_space" in plans[0] and "TEMP" not in plans[0]
+    assert "USING COVERING INDEX pieces_of_space" in plans[1]
 
 
 def test_what_becomes_a_segment_is_no_piece_any_more_and_only_once(database, opened):

@@ -115,14 +115,6 @@ def test_it_is_there_again_after_a_restart(open_library):
     assert said(library, "a") == [[1, 2]]
 
 
-def test_of_recent_texts_the_newest_tokens_come(open_library):
-    library = open_library(Bounds(recent_tokens=5))
-    teach(library, "a", [1, 2, 3], [4, 5, 6], [7, 8])
-    assert [list(text) for text in recent(library, "a")] == [[4, 5, 6], [7, 8]]
-    teach(library, "a", range(10))
-    assert [list(text) for text in recent(library, "a")] == [[5, 6, 7, 8, 9]]
-
-
 def test_a_version_tells_of_other_segments(open_library):
     library = open_library()
     assert library.version("a") == 0
