@@ -44,11 +44,9 @@ _MOST_BYTES_A_VALUE = 1 << 20
 _PAGE = 4096
 # A process that was stopped in a transaction must not stop all others.
 _PATIENCE = 5.0  # seconds
-# A check that takes longer is left out: rows have checksums of their own.
-_CHECK_SECONDS = 5.0
 _OF_THE_DISK = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL,
 )  # fmt: skip
 
 
@@ -121,18 +119,8 @@ class Database:
             self._check()
 
     def _check(self) -> None:
-        """Of all pages, within a bounded time."""
-        timer = threading.Timer(_CHECK_SECONDS, self._connection.interrupt)
-        timer.start()
-        try:
-            [found] = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-                raise
-            log.warning("%s is not checked: that takes more than %g s", self.path, _CHECK_SECONDS)
-            return
-        finally:
-            timer.cancel()
+        """Of all pages: text in no segment yet, so they are few."""
+        [found] = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise DatabaseDamaged(f"{self.path}: {found}")
         # Its header may say that it can only be read.

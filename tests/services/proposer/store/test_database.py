@@ -177,27 +177,6 @@ def test_another_schema_is_refused(database, opened, tmp_path, statement):
         opened(first=True)
 
 
-class AtOnce:
-    """A timer that does at once what it was to do later."""
-
-    def __init__(self, seconds, interrupt):
-        self._connection = interrupt.__self__
-
-    def start(self):
-        self._connection.set_progress_handler(lambda: 1, 1)
-
-    def cancel(self):
-        self._connection.set_progress_handler(None, 0)
-
-
-def test_a_check_that_takes_too_long_is_left_out(database, opened, monkeypatch, caplog):
-    add(database, (ONE, 1, [5]))
-    database.close()
-    monkeypatch.setattr(library_database.threading, "Timer", AtOnce)
-    assert said(opened(first=True).pieces(ONE)) == [(ONE, 1, [5])]
-    assert "is not checked" in caplog.text
-
-
 @pytest.mark.parametrize("data", [b"nothing", b"SQLite format 3\0" + bytes(84), bytes(5000)])
 def test_what_is_no_database_is_refused(tmp_path, opened, data):
     (tmp_path / "library.db").write_bytes(data)
