@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 REFRESH_EVERY = 0.1  # s
 # Longest time that a thread of the library holds the interpreter while a Propose waits.
 SWITCH_EVERY = 0.0005  # s
-# Interval of log lines about refused corpora.
-TELL_REFUSALS_EVERY = 60.0  # s
 
 _Group = list[tuple[FollowedSequence, ProposeItem]]
 
@@ -72,7 +70,6 @@ class ProposerActor(Actor):
         self._clock = context.clock
         self._directory = context.directory
         self._draining = self._started = False
-        self._refusal_told_until = 0.0
 
     async def on_start(self) -> None:
         sys.setswitchinterval(SWITCH_EVERY)
@@ -190,16 +187,9 @@ class ProposerActor(Actor):
         try:
             library.add_corpus(namespace, message.name, message.part, message.texts, message.last)
         except CorpusRefused as refused:
-            self._tell_refused(refused)
+            self._metrics.corpus_refused(refused.reason)
             raise Refuse(refused.reason, str(refused)) from None
         return Corpora(corpora=library.corpora(namespace))
-
-    def _tell_refused(self, refused: CorpusRefused) -> None:
-        """Each is counted; a caller that goes on asking doesn't fill the log."""
-        self._metrics.corpus_refused(refused.reason)
-        if refused.reason == "overloaded" and self._clock.now() >= self._refusal_told_until:
-            self._refusal_told_until = self._clock.now() + TELL_REFUSALS_EVERY
-            log.warning("a corpus is refused: %s (told at most once a minute)", refused)
 
     async def remove_corpus(self, message: RemoveCorpus, call: Call) -> Corpora:
         library, namespace = self._library(message)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from services.proposer.plain.guess import Guess
-from services.proposer.plain.place import AGREED, ASSUMED, PredictedPlace
+from services.proposer.plain.place import AGREED_SHARE, ASSUMED_SHARE, PredictedPlace
 from services.proposer.plain.rates import PREDICTION, RateCell, of_source
 from services.proposer.plain.texts import Followed
 from services.proposer.text_drafter import TextDrafter
@@ -37,5 +37,5 @@ def predicted(followed: Followed, ahead: Sequence[int], longest: int) -> tuple[l
         place = replace(place)
         place.follow([*text.tokens[prompt:], *ahead])
     tokens = place.tokens[place.pointer : place.pointer + longest]
-    share = ASSUMED if place.lost else AGREED
+    share = ASSUMED_SHARE if place.lost else AGREED_SHARE
     return tokens, [of_source(PREDICTION, place.agreed + at, share) for at in range(len(tokens))], place.agreed

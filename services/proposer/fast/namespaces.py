@@ -11,7 +11,7 @@ from services.proposer.fast.automaton.automaton import FastAutomaton
 from services.proposer.fast.drafting.chances import CELL_WORDS, CELLS
 from services.proposer.fast.drafting.records import SPACE
 from services.proposer.native import Record, Records
-from services.proposer.plain.namespaces import MOST_NAMESPACES, Namespace, Namespaces
+from services.proposer.plain.namespaces import MAX_NAMESPACES, Namespace, Namespaces
 from services.proposer.segments.segment import Segment
 
 # Estimated memory of a token to come.
@@ -46,7 +46,7 @@ class FastNamespace(Namespace):
 
 class FastNamespaces(Namespaces[FastNamespace]):
     def __init__(
-        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MOST_NAMESPACES
+        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MAX_NAMESPACES
     ) -> None:
         super().__init__(depth, max_tokens, learns, max_bytes, most)
         self.records: Records = np.zeros(most, SPACE)

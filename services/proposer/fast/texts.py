@@ -1,5 +1,5 @@
 """The texts being followed, in the memory that the compiled step works on, with the calls of the plain ones
-(proposer/texts.py). A text is a row of a flat table, and a batch is one compiled call (drafting/step.py).
+(plain/texts.py). A text is a row of a flat table, and a batch is one compiled call (drafting/step.py).
 
 Memory is laid out and batches are packed here, and what the step found becomes drafts. Which sources are asked is the
 drafter's choice. Not thread-safe.

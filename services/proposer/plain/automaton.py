@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 # Memory of a token, about: two states and their transitions.
 BYTES_A_TOKEN = 450
 # The compiled one's numbers are 32 bits wide, and a token makes two states at most.
-MOST_TOKENS = (1 << 30) - 2
+MAX_TOKENS = (1 << 30) - 2
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,7 @@ class State:
 
 
 class Automaton:
-    def __init__(self, depth: int, max_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, depth: int, max_tokens: int = MAX_TOKENS) -> None:
         self.root = State()
         self.depth, self.max_tokens, self.tokens = depth, max_tokens, 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from services.proposer.plain.texts import Followed
 
 # Contexts of an automaton that are asked, the longest first; a shorter one has to be surer by this factor.
-CONTEXTS, SURER = 2, 1.1
+MAX_CONTEXTS, SHORTER_FACTOR = 2, 1.1
 
 
 @dataclass(slots=True)
@@ -49,12 +49,12 @@ class AutomatonSource:
     def predict(self, rates: SourceRates, limit: int) -> Prediction | None:
         found, surest = None, 0.0
         contexts = ((state, length) for state, length in self.reader.contexts(limit) if state.best_count)
-        for state, length in islice(contexts, CONTEXTS):
+        for state, length in islice(contexts, MAX_CONTEXTS):
             share = counted(state.best_count, state.count - self.at_end)
             cell = of_source(self.source, length, share)
             rate = rates.rate(cell)
             if rate > surest:
-                found, surest = Prediction(state.best, cell, rate), rate * SURER
+                found, surest = Prediction(state.best, cell, rate), rate * SHORTER_FACTOR
         return found
 
     def advance(self, token: int) -> None:

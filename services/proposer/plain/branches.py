@@ -17,16 +17,16 @@ from itertools import islice
 
 from services.api.drafter import Draft
 from services.proposer.plain.automaton import Reader, State, Writer
-from services.proposer.plain.rates import DOUBT
+from services.proposer.plain.rates import COUNT_PRIOR
 
 # Nodes of a tree, its chain's among them.
-MOST = 64
+MAX_NODES = 64
 # At most: places of the chain at which branches are looked for, contexts at each place, and tokens that followed each.
-PLACES, CONTEXTS, FOLLOWED = 8, 6, 24
+MAX_PLACES, MAX_CONTEXTS, MAX_FOLLOWED = 8, 6, 24
 # Least probability of a node given the ones before it, and of its whole path.
-LEAST, LEAST_IN_ALL = 0.02, 0.015
+MIN_SHARE, MIN_PATH_SHARE = 0.02, 0.015
 # Tokens that a branch goes on.
-BEYOND = 6
+MAX_BEYOND = 6
 
 
 def grown(draft: Draft, readers: Sequence[Reader], ahead: Sequence[int]) -> Draft:
@@ -36,10 +36,10 @@ def grown(draft: Draft, readers: Sequence[Reader], ahead: Sequence[int]) -> Draf
         reader = given.behind(ahead)
         # One occurrence of the context is the text's own end, which nothing follows yet.
         at_end, reach = isinstance(given, Writer) and not ahead, 1.0
-        for place, (token, share) in enumerate(zip(draft.tokens[:PLACES], draft.confidence, strict=False)):
+        for place, (token, share) in enumerate(zip(draft.tokens[:MAX_PLACES], draft.confidence, strict=False)):
             tree.add_others(reader, place - 1, 1.0 - share, reach, at_end)
             reach *= share
-            if reach < LEAST_IN_ALL:
+            if reach < MIN_PATH_SHARE:
                 break
             reader.read((token,))
             at_end = False
@@ -55,9 +55,9 @@ class _Tree:
 
     def add_others(self, reader: Reader, parent: int, left: float, reach: float, at_end: bool) -> None:
         """What followed the reader's contexts, the longest first, with the probability that the chain leaves."""
-        for state, _ in islice(reader.contexts(reader.length), CONTEXTS):
-            times = state.count - at_end + DOUBT
-            for token in islice(_followed(state), FOLLOWED):
+        for state, _ in islice(reader.contexts(reader.length), MAX_CONTEXTS):
+            times = state.count - at_end + COUNT_PRIOR
+            for token in islice(_followed(state), MAX_FOLLOWED):
                 target = state.next[token]
                 self._add(token, target, left * target.count / times, reach, parent)
 
@@ -66,9 +66,9 @@ class _Tree:
         if (parent, token) in zip(self.parents, self.tokens, strict=True):
             return
         state = target
-        for _ in range(BEYOND + 1):
+        for _ in range(MAX_BEYOND + 1):
             reach *= share
-            if len(self.tokens) >= MOST or share < LEAST or reach < LEAST_IN_ALL:
+            if len(self.tokens) >= MAX_NODES or share < MIN_SHARE or reach < MIN_PATH_SHARE:
                 return
             self.tokens.append(token)
             self.parents.append(parent)
@@ -76,7 +76,7 @@ class _Tree:
             if not state.best_count:
                 return
             parent, token = len(self.tokens) - 1, state.best
-            share = state.best_count / (state.count + DOUBT)
+            share = state.best_count / (state.count + COUNT_PRIOR)
             state = state.next[token]
 
 

@@ -16,13 +16,13 @@ from typing import Any, Generic, Self, TypeVar
 from services.api.drafter import Text
 from services.api.settings import Settings
 from services.proposer.names import names_to_drop, owner_of
-from services.proposer.plain.automaton import BYTES_A_TOKEN, MOST_TOKENS, Automaton
+from services.proposer.plain.automaton import BYTES_A_TOKEN, MAX_TOKENS, Automaton
 from services.proposer.plain.rates import SourceRates
 from services.proposer.segments.segment import Segment
 
-MOST_NAMESPACES = 1024
+MAX_NAMESPACES = 1024
 # Tokens of an automaton. More is better kept in segments, which take an eighth of the memory.
-MOST_MUTABLE = 1 << 20
+MAX_AUTOMATON_TOKENS = 1 << 20
 
 
 class Namespace:
@@ -65,10 +65,10 @@ class Namespaces(Generic[Kind]):
     """An automaton has at most `max_tokens`, all together about `max_bytes`."""
 
     def __init__(
-        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MOST_NAMESPACES
+        self, depth: int, max_tokens: int, learns: bool = True, max_bytes: int = 1 << 40, most: int = MAX_NAMESPACES
     ) -> None:
         self.learns, self.depth, self._max_bytes, self._most = learns, depth, max_bytes, most
-        self._max_tokens = min(max_tokens, MOST_TOKENS)
+        self._max_tokens = min(max_tokens, MAX_TOKENS)
         # Least recently used first.
         self._by_use: OrderedDict[str, Kind] = OrderedDict()
         # Called with each new namespace, to set its segments and corpora.
@@ -81,7 +81,7 @@ class Namespaces(Generic[Kind]):
     def of(cls, settings: Settings) -> Self:
         return cls(
             settings.suffix_decoding_max_tree_depth,
-            min(settings.store_tokens // 2, MOST_MUTABLE),
+            min(settings.store_tokens // 2, MAX_AUTOMATON_TOKENS),
             settings.suffix_decoding_max_cached_requests != 0,
             settings.store_mb << 20,
         )

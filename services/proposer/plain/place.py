@@ -1,7 +1,7 @@
 """The place in a prediction that an answer has reached.
 
 A pointer starts at 0 and advances with the answer, also past a token that differs, which was probably replaced. Until
-GRAM tokens agree again, the answer's last GRAM tokens are looked up in the prediction, and the best place is taken:
+GRAM_TOKENS agree again, the answer's last GRAM_TOKENS are looked up in the prediction, and the best place is taken:
 
     predicted   the red fox and the dog and the cat
     answer      the old fox, and the |                  the places behind "and the" are before dog and before cat
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-GRAM = 3
+GRAM_TOKENS = 3
 # Tokens that are compared at a place, and places.
-LONGEST, PLACES = 32, 64
+MAX_COMPARED, MAX_PLACES = 32, 64
 # A prediction has no counts: its share says whether the place in it is known, or only assumed.
-AGREED, ASSUMED = 0.95, 0.35
+AGREED_SHARE, ASSUMED_SHARE = 0.95, 0.35
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class PredictedPlace:
     lost: bool = False
     # How much of the answer has been read.
     read: int = 0
-    # The places behind each GRAM tokens, the last one first.
+    # The places behind each GRAM_TOKENS, the last one first.
     places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.places:
             self.places = defaultdict(list)
-            for place in range(len(self.tokens), GRAM - 1, -1):
-                self.places[tuple(self.tokens[place - GRAM : place])].append(place)
+            for place in range(len(self.tokens), GRAM_TOKENS - 1, -1):
+                self.places[tuple(self.tokens[place - GRAM_TOKENS : place])].append(place)
 
     def follow(self, answer: Sequence[int]) -> None:
         for at in range(self.read, len(answer)):
@@ -50,16 +50,16 @@ class PredictedPlace:
             else:
                 self.agreed, self.lost = 0, True
             self.pointer += 1
-            if self.agreed >= GRAM:
+            if self.agreed >= GRAM_TOKENS:
                 self.lost = False
             elif self.lost:
-                self._align(answer[max(0, at + 1 - LONGEST) : at + 1])
+                self._align(answer[max(0, at + 1 - MAX_COMPARED) : at + 1])
         self.read = len(answer)
 
     def _align(self, last: Sequence[int]) -> None:
-        """Moves the pointer to the best place for the answer's last tokens, if the last GRAM are anywhere."""
-        found = self.places.get(tuple(last[-GRAM:]), []) if len(last) >= GRAM else []
-        best = max(islice(found, PLACES), key=lambda place: self._rank(place, last), default=None)
+        """Moves the pointer to the best place for the answer's last tokens, if the last GRAM_TOKENS are anywhere."""
+        found = self.places.get(tuple(last[-GRAM_TOKENS:]), []) if len(last) >= GRAM_TOKENS else []
+        best = max(islice(found, MAX_PLACES), key=lambda place: self._rank(place, last), default=None)
         if best is not None:
             self.pointer, self.agreed, self.lost = best, self._agreeing(best, last), False
 

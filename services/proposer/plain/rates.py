@@ -17,22 +17,22 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 # Weight of the prior, in tokens; and the share of its weight that a count keeps with each new token.
-PRIOR_WEIGHT, KEPT = 3.0, 0.995
+PRIOR_WEIGHT, DECAY = 3.0, 0.995
 # Sources, in order of preference among equal scores.
 SOURCES = OWN, SHARED, STORE, CORPUS, PREDICTION, NGRAM = "suffix", "shared", "store", "corpus", "prediction", "ngram"
 # Steps of context lengths: 1, 2, 3, 4, up to 6, 10, 20, 40, and longer.
-LENGTHS = (1, 2, 3, 4, 6, 10, 20, 40)
+LENGTH_STEPS = (1, 2, 3, 4, 6, 10, 20, 40)
 # Steps of shares: tenths, but near 1 these are too coarse.
-TENTHS, MANY, MOST = 10, 0.94, 0.98
+SHARE_STEPS, HIGH_SHARE, HIGHEST_SHARE = 10, 0.94, 0.98
 # Steps of rates, and of how sure another source is.
-GRADES = 20
-SURE = (0.3, 0.6)
+RATE_STEPS = 20
+SURENESS_STEPS = (0.3, 0.6)
 # Tokens share cells.
-TOKENS = 128
+TOKEN_CELLS = 128
 # Added to the number of occurrences: two of two is stronger evidence than one of one.
-DOUBT = 0.5
+COUNT_PRIOR = 0.5
 # How far a rate is moved towards that of the token.
-CORRECTED = 0.5
+CORRECTION_WEIGHT = 0.5
 
 # Priors by step of the context's length.
 _BY_LENGTH = (0.35, 0.5, 0.62, 0.7, 0.78, 0.85, 0.92, 0.95, 0.97)
@@ -41,13 +41,13 @@ _PREDICTED = (0.7, 0.7, 0.75, 0.85, 0.9, 0.93, 0.96, 0.97, 0.98)
 # The last occurrence is a slightly worse guess than the most frequent one.
 _RECENT = 0.95
 # The middle of each step of shares.
-_SHARES = (*((tenth + 0.5) / 10 for tenth in range(TENTHS)), 0.96, 0.99)
+_SHARES = (*((tenth + 0.5) / 10 for tenth in range(SHARE_STEPS)), 0.96, 0.99)
 _NOTHING = (0.0, 0.0)
 
 
 class RateCell(NamedTuple):
     kind: str
-    # The source, or the token modulo TOKENS.
+    # The source, or the token modulo TOKEN_CELLS.
     which: str | int
     # Steps of the context's length and of the share, or of the rates.
     first: int
@@ -57,7 +57,7 @@ class RateCell(NamedTuple):
     def prior(self) -> float:
         """The rate before anything was measured."""
         if self.kind != "source":
-            return (self.first + 0.5) / GRADES
+            return (self.first + 0.5) / RATE_STEPS
         by_length = _PREDICTED if self.which == PREDICTION else _BY_LENGTH
         share = _SHARES[self.second]
         # Two of two occurrences is stronger evidence than one of one, and both than one of two.
@@ -67,15 +67,15 @@ class RateCell(NamedTuple):
 
 def counted(times: int, of: int) -> float:
     """The share of a token that followed `times` of `of` occurrences."""
-    return times / (of + DOUBT)
+    return times / (of + COUNT_PRIOR)
 
 
 def of_source(source: str, length: int, share: float) -> RateCell:
-    if share > MANY:
-        step = TENTHS + (share > MOST)
+    if share > HIGH_SHARE:
+        step = SHARE_STEPS + (share > HIGHEST_SHARE)
     else:
-        step = min(TENTHS - 1, max(0, int(share * TENTHS)))
-    return RateCell("source", source, bisect_left(LENGTHS, length), step)
+        step = min(SHARE_STEPS - 1, max(0, int(share * SHARE_STEPS)))
+    return RateCell("source", source, bisect_left(LENGTH_STEPS, length), step)
 
 
 def of_agreement(surest: float, same: float, other: float) -> RateCell:
@@ -83,20 +83,20 @@ def of_agreement(surest: float, same: float, other: float) -> RateCell:
 
 
 def of_token(token: int, rate: float) -> RateCell:
-    return RateCell("token", token % TOKENS, _grade(rate))
+    return RateCell("token", token % TOKEN_CELLS, _grade(rate))
 
 
 def of_last(token: int, rate: float) -> RateCell:
-    return RateCell("last", token % TOKENS, _grade(rate))
+    return RateCell("last", token % TOKEN_CELLS, _grade(rate))
 
 
 def _grade(rate: float) -> int:
-    return min(GRADES - 1, int(rate * GRADES))
+    return min(RATE_STEPS - 1, int(rate * RATE_STEPS))
 
 
 def _how_sure(rate: float) -> int:
     """0: no source predicts it."""
-    return 0 if rate <= 0 else 1 + (rate >= SURE[0]) + (rate >= SURE[1])
+    return 0 if rate <= 0 else 1 + (rate >= SURENESS_STEPS[0]) + (rate >= SURENESS_STEPS[1])
 
 
 class SourceRates:
@@ -111,11 +111,11 @@ class SourceRates:
         return (accepted + PRIOR_WEIGHT * cell.prior()) / (seen + PRIOR_WEIGHT)
 
     def corrected(self, cell: RateCell, rate: float) -> float:
-        return rate + CORRECTED * (self.rate(cell) - rate)
+        return rate + CORRECTION_WEIGHT * (self.rate(cell) - rate)
 
     def seen(self, cell: RateCell, was_accepted: bool) -> None:
         accepted, seen = self._counts.get(cell, _NOTHING)
-        self._counts[cell] = accepted * KEPT + was_accepted, seen * KEPT + 1
+        self._counts[cell] = accepted * DECAY + was_accepted, seen * DECAY + 1
 
     def expected(self, cells: list[RateCell], least: float) -> float:
         """How many tokens of a line are expected to be accepted, until all of them are with less than `least`."""

@@ -1,4 +1,4 @@
-"""Drafts from a segment, in plain Python: what followed the context's occurrences in its texts. fast/segments/loops.py
+"""Drafts from a segment, in plain Python: what followed the context's occurrences in its texts. segments/loops.py
 is the same, compiled, and says how a segment is laid out.
 
     text       - a b c a b d -             the places of "b" are 2 and 5; "ab" has the same ones

@@ -17,7 +17,7 @@ from services.proposer.fast.automaton.records import (
     LAST_BYTES,
     STATE,
 )
-from services.proposer.plain.automaton import MOST_TOKENS
+from services.proposer.plain.automaton import MAX_TOKENS
 
 # A short request takes a few pages.
 _FIRST_ROOM = 128
@@ -30,7 +30,7 @@ class FastAutomaton:
     contexts of up to that many tokens."""
 
     def __init__(
-        self, depth: int, max_tokens: int = MOST_TOKENS, max_bytes: int = _MOST_BYTES, looked_up: int = 0
+        self, depth: int, max_tokens: int = MAX_TOKENS, max_bytes: int = _MOST_BYTES, looked_up: int = 0
     ) -> None:
         assert looked_up <= depth, "places are kept as far as counts are"
         self._states, self._entries, self._buckets = Memory(STATE), Memory(ENTRY), Memory(np.int32)
@@ -40,7 +40,7 @@ class FastAutomaton:
         self.address = int(self._record.ctypes.data)
         for field, value in (
             ("states", 1), ("entries", 1), ("buckets", FIRST_BUCKETS), ("low", FIRST_BUCKETS), ("depth", depth),
-            ("looked_up", looked_up), ("max_tokens", min(max_tokens, MOST_TOKENS)), ("max_bytes", max_bytes),
+            ("looked_up", looked_up), ("max_tokens", min(max_tokens, MAX_TOKENS)), ("max_bytes", max_bytes),
         ):  # fmt: skip
             self._record[field] = value
         self._lay_out(2 * min(_FIRST_ROOM, self.max_tokens), min(_FIRST_ROOM, self.max_tokens))

@@ -1,4 +1,4 @@
-"""The suffix automaton of proposer/automaton.py in tables of records: how it grows, and how its followers move.
+"""The suffix automaton of plain/automaton.py in tables of records: how it grows, and how its followers move.
 
 Most states have one next token, kept in the state's own record. Further ones are entries in a hash table with chains,
 which grows by one bucket at a time: the table is never rehashed at once, so no append takes long, entries never move,
@@ -27,7 +27,7 @@ from services.proposer.fast.automaton.records import (
 from services.proposer.native import Ints, Record, Records, carray, ints_at, loop
 
 # Results of writing a token: written; tables need room first; bounds are reached.
-TAKES, LACKS, FULL = np.int64(0), np.int64(-1), np.int64(-2)
+WRITTEN, NEEDS_ROOM, FULL = np.int64(0), np.int64(-1), np.int64(-2)
 STATE_BYTES, ENTRY_BYTES = STATE.itemsize, ENTRY.itemsize
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -163,17 +163,17 @@ def _bytes(automaton: Record, states: int, entries: int, buckets: int) -> int:
 
 @loop
 def _room(automaton: Record, added: int) -> int:
-    """Whether one more token with this number of entries can be added: TAKES, LACKS or FULL."""
+    """Whether one more token with this number of entries can be added: WRITTEN, NEEDS_ROOM or FULL."""
     states, entries = automaton.states + 2, automaton.entries + added
     size = _bytes(automaton, states, entries, max(automaton.buckets, BUCKETS_AN_ENTRY * entries))
     if automaton.tokens >= automaton.max_tokens or size > automaton.max_bytes:
         return FULL  # type: ignore[return-value]
-    return TAKES if states <= automaton.states_room and entries <= automaton.entries_room else LACKS  # type: ignore[return-value]
+    return WRITTEN if states <= automaton.states_room and entries <= automaton.entries_room else NEEDS_ROOM  # type: ignore[return-value]
 
 
 @loop
 def _grow(tables: Tables, end: int, token: int) -> int:
-    """The state of the text that ends at `end` with the token behind it; LACKS or FULL: nothing has changed.
+    """The state of the text that ends at `end` with the token behind it; NEEDS_ROOM or FULL: nothing has changed.
 
     missing          contexts of the text, longest first, that were never followed by the token
     state, suffix    the longest that was, and where that leads; -1: none was
@@ -267,7 +267,7 @@ def _overtakes(tables: Tables, state: int, count: int, token: int) -> bool:
 
 @loop
 def _count(tables: Tables, follower: Record, source: int, length: int, target: int, token: int) -> None:
-    """The token has followed the context (source, length), and all suffixes of it. proposer/automaton.py has the
+    """The token has followed the context (source, length), and all suffixes of it. plain/automaton.py has the
     picture."""
     states = tables.states
     follower.before_length = 0
@@ -289,7 +289,7 @@ def _count(tables: Tables, follower: Record, source: int, length: int, target: i
 
 @loop
 def write(tables: Tables, writer: Record, token: int) -> int:
-    """TAKES, or LACKS or FULL: nothing has changed then."""
+    """WRITTEN, or NEEDS_ROOM or FULL: nothing has changed then."""
     end = _grow(tables, writer.end, token)
     if end < 0:
         return end  # type: ignore[no-any-return]
@@ -301,7 +301,7 @@ def write(tables: Tables, writer: Record, token: int) -> int:
     _count(tables, writer, source, length, target, token)
     length = min(length + 1, tables.automata[0].depth)
     writer.end, writer.state, writer.length = end, shortened(tables, target, length), length
-    return TAKES  # type: ignore[return-value]
+    return WRITTEN  # type: ignore[return-value]
 
 
 @loop

@@ -1,4 +1,4 @@
-"""A draft of all sources together, token by token: proposer/blending.py, compiled. Knows nothing of whose texts they
+"""A draft of all sources together, token by token: plain/blending.py, compiled. Knows nothing of whose texts they
 are."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.proposer.fast.drafting.chances import (
 )
 from services.proposer.fast.drafting.records import LONGEST
 from services.proposer.native import Doubles, Record, Records, loop
-from services.proposer.plain.blending import CONTEXTS, SURER
+from services.proposer.plain.blending import MAX_CONTEXTS, SHORTER_FACTOR
 
 
 @loop
@@ -27,14 +27,14 @@ def _predict_by_automaton(source: Record, rates: Doubles, limit: int) -> None:
     state = shortened(tables, source.reader.state, length)
     source.cell = -1
     surest, asked = 0.0, 0
-    while state and asked < CONTEXTS:
+    while state and asked < MAX_CONTEXTS:
         row = tables.states[state]
         if row.best_count:
             cell = cell_of(source.source, length, counted(row.best_count, row.count - source.at_end))
             rate = rate_of(rates, cell)
             if rate > surest:
                 source.token, source.cell = row.best, cell
-                surest = rate * SURER
+                surest = rate * SHORTER_FACTOR
             asked += 1
         state = link_of(tables, state)
         length = np.int64(tables.states[state].length)

@@ -1,4 +1,4 @@
-"""A chain becomes a tree: proposer/branches.py, compiled."""
+"""A chain becomes a tree: plain/branches.py, compiled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from services.api.drafter import Draft
 from services.proposer.fast.automaton.loops import Tables, link_of, opened, read, read_all, shortened, target_of
 from services.proposer.fast.automaton.records import FOLLOWER, READER, follower_at
 from services.proposer.native import Longs, Record, carray, ints_at, kept, loop, pointer_to
-from services.proposer.plain.branches import BEYOND, CONTEXTS, FOLLOWED, LEAST, LEAST_IN_ALL, MOST, PLACES
-from services.proposer.plain.rates import DOUBT
+from services.proposer.plain.branches import (
+    MAX_BEYOND,
+    MAX_CONTEXTS,
+    MAX_FOLLOWED,
+    MAX_NODES,
+    MAX_PLACES,
+    MIN_PATH_SHARE,
+    MIN_SHARE,
+)
+from services.proposer.plain.rates import COUNT_PRIOR
 
 # The first `chain` nodes are given.
 TREE = np.dtype([
-    ("chain", np.int64), ("count", np.int64), ("tokens", np.int32, (MOST,)), ("parents", np.int32, (MOST,)),
-    ("shares", np.float64, (MOST,)),
+    ("chain", np.int64), ("count", np.int64), ("tokens", np.int32, (MAX_NODES,)), ("parents", np.int32, (MAX_NODES,)),
+    ("shares", np.float64, (MAX_NODES,)),
 ])  # fmt: skip
 tree_at = pointer_to(TREE)
 
@@ -36,9 +44,9 @@ def _add(tree: Record, tables: Tables, token: int, target: int, share: float, re
     if _has(tree, parent, token):
         return
     states, state = tables.states, target
-    for _ in range(BEYOND + 1):
+    for _ in range(MAX_BEYOND + 1):
         reach *= share
-        if tree.count >= MOST or share < LEAST or reach < LEAST_IN_ALL:
+        if tree.count >= MAX_NODES or share < MIN_SHARE or reach < MIN_PATH_SHARE:
             return
         tree.tokens[tree.count], tree.parents[tree.count], tree.shares[tree.count] = token, parent, share
         parent = tree.count
@@ -46,7 +54,7 @@ def _add(tree: Record, tables: Tables, token: int, target: int, share: float, re
         if not states[state].best_count:
             return
         token = states[state].best
-        share = states[state].best_count / (states[state].count + DOUBT)
+        share = states[state].best_count / (states[state].count + COUNT_PRIOR)
         state = target_of(tables, state, token)
 
 
@@ -57,13 +65,13 @@ def _add_others(
     """What followed the reader's contexts, the longest first, with the probability that the chain leaves."""
     states, entries = tables.states, tables.entries
     state = shortened(tables, reader.state, reader.length)
-    for _ in range(CONTEXTS):
+    for _ in range(MAX_CONTEXTS):
         if not state:
             break
         row = states[state]
-        times = row.count - at_end + DOUBT
+        times = row.count - at_end + COUNT_PRIOR
         token, target, entry = np.int64(row.token), np.int64(row.target), np.int64(row.others)
-        for _ in range(FOLLOWED):
+        for _ in range(MAX_FOLLOWED):
             if not target:
                 break
             _add(tree, tables, token, target, left * states[target].count / times, reach, parent)
@@ -85,11 +93,11 @@ def _grow(tree_address: int, followers: Longs, ahead_address: int, aheads: int) 
         read_all(reader, ahead, 0)
         tables, reach = opened(given.automaton_at), 1.0
         at_end = 0 if given.end == READER or aheads else 1
-        for place in range(min(tree.chain, PLACES)):
+        for place in range(min(tree.chain, MAX_PLACES)):
             share = tree.shares[place]
             _add_others(tree, tables, reader, place - 1, 1.0 - share, reach, at_end)
             reach *= share
-            if reach < LEAST_IN_ALL:
+            if reach < MIN_PATH_SHARE:
                 break
             read(tables, reader, np.int64(tree.tokens[place]))
             at_end = 0

@@ -1,5 +1,5 @@
 """What every source predicted for each token of a draft, kept until the text has gone on and shows which were right:
-the records of proposer/blending.py, compiled."""
+the records of plain/blending.py, compiled."""
 
 from __future__ import annotations
 

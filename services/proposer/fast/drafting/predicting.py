@@ -7,7 +7,7 @@ import numpy as np
 from services.proposer.fast.drafting.chances import PREDICTION, cell_of
 from services.proposer.fast.drafting.records import prediction_at
 from services.proposer.native import Ints, Record, carray, ints_at, loop
-from services.proposer.plain.place import AGREED, ASSUMED, GRAM, LONGEST, PLACES
+from services.proposer.plain.place import AGREED_SHARE, ASSUMED_SHARE, GRAM_TOKENS, MAX_COMPARED, MAX_PLACES
 
 
 @loop
@@ -20,7 +20,7 @@ def _head(heads: int, first: int, second: int, third: int) -> int:
 @loop
 def _build(place: Record, predicted: Ints, table: Ints) -> None:
     """Chains of places: as many first ones as heads, then for each place the one before it. 0 ends a chain."""
-    for end in range(GRAM, predicted.size + 1):
+    for end in range(GRAM_TOKENS, predicted.size + 1):
         head = _head(place.heads, predicted[end - 3], predicted[end - 2], predicted[end - 1])
         table[place.heads + end] = table[head]
         table[head] = end
@@ -34,19 +34,19 @@ def _token(text: Ints, ahead: Ints, at: int) -> int:
 
 @loop
 def _align(place: Record, predicted: Ints, table: Ints, text: Ints, ahead: Ints, begin: int, upto: int) -> None:
-    """Moves the pointer to the best place for text[begin:upto], if its last GRAM tokens are anywhere in the
+    """Moves the pointer to the best place for text[begin:upto], if its last GRAM_TOKENS are anywhere in the
     prediction."""
-    if upto - begin < GRAM:
+    if upto - begin < GRAM_TOKENS:
         return
     first, second = _token(text, ahead, upto - 3), _token(text, ahead, upto - 2)
     end = np.int64(table[_head(place.heads, first, second, _token(text, ahead, upto - 1))])
     pointer = place.pointer
-    best, best_length, looked = np.int64(-1), GRAM - 1, 0
-    while end and looked < PLACES:
-        length, most = 0, min(LONGEST, int(end), upto - begin)
+    best, best_length, looked = np.int64(-1), GRAM_TOKENS - 1, 0
+    while end and looked < MAX_PLACES:
+        length, most = 0, min(MAX_COMPARED, int(end), upto - begin)
         while length < most and predicted[end - 1 - length] == _token(text, ahead, upto - 1 - length):
             length += 1
-        if length >= GRAM:
+        if length >= GRAM_TOKENS:
             looked += 1
             is_behind, was_behind = end >= pointer, best >= pointer
             better = length > best_length or (length == best_length and abs(end - pointer) < abs(best - pointer))
@@ -70,7 +70,7 @@ def _follow(place: Record, text: Ints, ahead: Ints, begin: int) -> None:
         else:
             place.agreed, place.lost = 0, 1
         place.pointer += 1
-        if place.agreed >= GRAM:
+        if place.agreed >= GRAM_TOKENS:
             place.lost = 0
         elif place.lost:
             _align(place, predicted, table, text, ahead, begin, at + 1)
@@ -88,7 +88,7 @@ def predicted(control: Record, row: Record, text: Ints, ahead: Ints, longest: in
         _follow(place, text, ahead, row.prompt)
     rest = carray(ints_at(place.tokens_at), place.count)
     draft.count, draft.matched = max(0, min(longest, place.count - place.pointer)), place.agreed
-    share = ASSUMED if place.lost else AGREED
+    share = ASSUMED_SHARE if place.lost else AGREED_SHARE
     for at in range(draft.count):
         draft.tokens[at] = rest[place.pointer + at]
         cells[at] = cell_of(PREDICTION, place.agreed + at, share)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.proposer.fast.automaton.loops import FULL, LACKS, opened, read_all, write
+from services.proposer.fast.automaton.loops import FULL, NEEDS_ROOM, opened, read_all, write
 from services.proposer.fast.automaton.records import READER
 from services.proposer.fast.drafting import candidates
 from services.proposer.fast.drafting.blending import blend
@@ -96,7 +96,7 @@ def _learn(control: Record, row: Record, space: Record, text: Ints, upto: int) -
     tables = opened(space.automaton_at)
     while row.written < upto:
         found = write(tables, row.writer, np.int64(text[row.written]))
-        if found == LACKS:
+        if found == NEEDS_ROOM:
             return _stops(control, SPACE_NEEDS_ROOM, row.space)  # type: ignore[no-any-return]
         if found == FULL:
             if tables.automata[0].tokens:

@@ -35,9 +35,9 @@ def _write(address: int, writer_at: int, text_at: int, count: int) -> tuple[int,
     text = carray(ints_at(text_at), count)
     for at in range(count):
         found = loops.write(tables, writer, np.int64(text[at]))
-        if found != loops.TAKES:
+        if found != loops.WRITTEN:
             return at, found
-    return count, loops.TAKES
+    return count, loops.WRITTEN
 
 
 def begin(automaton: FastAutomaton) -> Record:
@@ -55,12 +55,12 @@ def write(automaton: FastAutomaton, text: array[int], slice_of: int = 10**9) -> 
 
 
 def add(automaton: FastAutomaton, writer: Record, piece: array[int]) -> int:
-    taken, found = 0, int(loops.LACKS)
-    while found == loops.LACKS:
+    taken, found = 0, int(loops.NEEDS_ROOM)
+    while found == loops.NEEDS_ROOM:
         begin = piece.buffer_info()[0] + 4 * taken
         more, found = _write(automaton.address, writer.ctypes.data, begin, len(piece) - taken)
         taken += more
-        if found == loops.LACKS:
+        if found == loops.NEEDS_ROOM:
             automaton.grow()
     return taken
 

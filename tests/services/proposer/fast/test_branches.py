@@ -12,7 +12,7 @@ from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.settings import Settings
 from services.proposer.fast import compiling
 from services.proposer.index import SuffixIndex
-from services.proposer.plain.branches import MOST
+from services.proposer.plain.branches import MAX_NODES
 from services.proposer.registry import make_drafters
 
 
@@ -49,7 +49,7 @@ def test_a_tree_is_the_chain_and_what_else_was_said_there(drafter: Drafter, seed
     assert not chain.parents and chain.tokens
     count = len(chain.tokens)
     assert (grown.tokens[:count], grown.confidence[:count]) == (chain.tokens, chain.confidence)
-    assert len(grown.tokens) <= MOST and len(grown.confidence) == len(grown.tokens)
+    assert len(grown.tokens) <= MAX_NODES and len(grown.confidence) == len(grown.tokens)
     if not grown.parents:
         return
     assert grown.parents[:count] == list(range(-1, count - 1))
