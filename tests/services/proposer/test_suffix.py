@@ -7,7 +7,6 @@ import random
 import pytest
 from asking import asks, drafters, index, index_of, say, texts, view
 from asking import guess as guess_of
-from automaton_problems import problems
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
 from services.proposer.fast.namespaces import FastNamespace
