@@ -278,17 +278,17 @@ def set_aside(path: Path) -> Path:
 # Rows -----------------------------------------------------------------------------------------------------
 
 def _row(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*values, _crc(values))
+    return (*values, checksum(values))
 
 
 def _checked(row: Sequence[Any]) -> tuple[Any, ...]:
     *values, crc = row
-    if crc != _crc(values):
+    if crc != checksum(values):
         raise ValueError("its checksum is wrong")
     return tuple(values)
 
 
-def _crc(values: Iterable[object]) -> int:
+def checksum(values: Iterable[object]) -> int:
     found = 0
     for value in values:
         found = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(), found)

@@ -161,10 +161,15 @@ class NixlPages:
     def offered(self, lender: Member) -> bool:
         """Not where no slot is free: they may be long in coming back."""
         well = 2 * self._left > self._all and (lender.instance, lender.epoch) not in self._failed
-        return well and bool(self._free)
+        return well and self.free > 0
 
     def receiver(self, fetch: Fetching, tasks: asyncio.TaskGroup) -> Take:
         return Reading(self, fetch, tasks).take
+
+    @property
+    def free(self) -> int:
+        """Slots that no read has."""
+        return len(self._free)
 
     @property
     def share(self) -> int:

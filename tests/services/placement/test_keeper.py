@@ -118,6 +118,16 @@ def states(keeper: Keeper, role: str = "worker") -> dict[str, str]:
     return {each["instance"]: each["state"] for each in watchers if each["role"] == role}
 
 
+def report(watcher: RoleWatcher) -> Report:
+    """What it says of itself, when it is told nothing."""
+    return watcher.tick(Orders(directory="", pid=0, ready=False, lost=False, desired={}, numbers={}, old=[]))
+
+
+def events(keeper: Keeper) -> list[str]:
+    said: Any = keeper.status(0)["events"]
+    return [text for _, text in said]
+
+
 async def until_ready(keeper: Keeper, *instances: str) -> None:
     await until(lambda: states(keeper) == dict.fromkeys(instances, "ready"), lambda: keeper.status(0))
 
@@ -133,7 +143,7 @@ async def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port_range:
     for watcher in watchers:
         watcher.drain()
     for watcher in watchers:
-        await until(lambda watcher=watcher: watcher._ended, lambda: "a watcher goes on")  # type: ignore[misc]
+        await until(lambda watcher=watcher: report(watcher)["ended"], lambda: "a watcher goes on")  # type: ignore[misc]
 
 
 async def test_a_lost_host_is_replaced_under_a_new_name_and_a_silent_one_only_if_its_process_is_silent(
@@ -210,7 +220,7 @@ async def test_the_only_worker_stays_where_another_has_no_room(town: Town) -> No
         keeper.roll()
         await until(lambda: not keeper.status(0)["old"], lambda: keeper.status(0))
         await until_ready(keeper, "worker-1")
-        assert any("no machine has 1 CPU free" in text for _, text in keeper._events)
+        assert any("no machine has 1 CPU free" in text for text in events(keeper))
 
 
 async def test_a_new_keeper_goes_on_replacing(town: Town) -> None:
@@ -220,7 +230,7 @@ async def test_a_new_keeper_goes_on_replacing(town: Town) -> None:
         await until(lambda: len(first.status(0)["old"]) == 1, lambda: first.status(0))  # type: ignore[arg-type]
         # It knows by the last that the watchers were told.
         (old,) = first.status(0)["old"]  # type: ignore[misc]
-        await until(lambda: town.cluster.watchers[old]._old == [old], lambda: first.status(0))
+        await until(lambda: report(town.cluster.watchers[old])["old"] == [old], lambda: first.status(0))
     async with town.keeper() as second:
         await until(lambda: old not in states(second) and not second.status(0)["old"], lambda: second.status(0))
         await until(lambda: list(states(second).values()) == ["ready"] * 2, lambda: second.status(0))
@@ -256,7 +266,7 @@ async def test_a_host_that_died_with_an_earlier_keeper_is_removed_and_replaced(t
         await until_ready(second, "worker-1", "worker-3")
         assert "remove worker-2" in town.cluster.calls
     lost.drain()
-    await until(lambda: lost._ended, lambda: "it goes on")
+    await until(lambda: report(lost)["ended"], lambda: "it goes on")
 
 
 async def test_a_long_queue_brings_another_worker(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,4 +279,4 @@ async def test_a_long_queue_brings_another_worker(town: Town, monkeypatch: pytes
     town.settings = town.settings.replaced(max_workers=3)
     async with town.keeper() as keeper:
         await until_ready(keeper, "worker-1", "worker-2", "worker-3")
-        assert any("2 → 3: requests wait" in text for _, text in keeper._events)
+        assert any("2 → 3: requests wait" in text for text in events(keeper))

@@ -17,20 +17,25 @@ from mesh.errors import Busy, Refuse
 from services.api.messages import ChatTurn, Decode, Encode, EncodeWords
 from services.api.settings import Settings
 from services.tokenizer.actor import TokenizerActor
+from services.tokenizer.encode import Encoder
 
 CALL: Any = None
 HI = [ChatTurn(role="user", content="the cat")]
 
 
-def context(folder: Path, **settings: Any) -> Any:
-    return SimpleNamespace(
-        settings=Settings.for_tests(model=str(folder), **settings), registry=CollectorRegistry(), clock=FakeClock()
-    )
+def context(folder: Path, clock: FakeClock | None = None, **settings: Any) -> Any:
+    told = Settings.for_tests(model=str(folder), **settings)
+    return SimpleNamespace(settings=told, registry=CollectorRegistry(), clock=clock or FakeClock())
 
 
 @pytest.fixture
-async def tokenizer(tiny_folder: Path) -> AsyncIterator[TokenizerActor]:
-    actor = TokenizerActor(context(tiny_folder))
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def tokenizer(tiny_folder: Path, clock: FakeClock) -> AsyncIterator[TokenizerActor]:
+    actor = TokenizerActor(context(tiny_folder, clock))
     assert actor.ready() == ["the tokenizer is being loaded"]
     await actor.on_start()
     yield actor
@@ -143,13 +148,12 @@ async def test_many_at_once_get_their_own_answers(tokenizer: TokenizerActor) -> 
 
 
 class SlowForLong:
-    """An encoder that holds every long text until it is told to go on."""
+    """Encodes instead of the tokenizer's encoder, and holds every long text until it is told to go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.go_on = threading.Event()
         self.encoded: list[str] = []
-
-    def check_length(self, text: str, max_tokens: int = 0) -> None: ...
+        patch.setattr(Encoder, "encode", self.encode)
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
         if len(text) > 100:
@@ -158,9 +162,10 @@ class SlowForLong:
         return [len(text)]
 
 
-async def test_a_short_text_does_not_wait_for_long_ones(tokenizer: TokenizerActor) -> None:
-    slow = SlowForLong()
-    tokenizer._encoder = slow  # type: ignore[assignment]
+async def test_a_short_text_does_not_wait_for_long_ones(
+    tokenizer: TokenizerActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowForLong(monkeypatch)
     long = [asyncio.create_task(tokenizer.encode(Encode(text="x" * 100_000), CALL)) for _ in range(8)]
     await asyncio.sleep(0)
     try:
@@ -172,9 +177,10 @@ async def test_a_short_text_does_not_wait_for_long_ones(tokenizer: TokenizerActo
     assert [answer.token_ids for answer in await asyncio.gather(*long)] == [[100_000]] * 8
 
 
-async def test_long_texts_wait_in_bounded_room_that_short_ones_do_not_share(tokenizer: TokenizerActor) -> None:
-    slow = SlowForLong()
-    tokenizer._encoder = slow  # type: ignore[assignment]
+async def test_long_texts_wait_in_bounded_room_that_short_ones_do_not_share(
+    tokenizer: TokenizerActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowForLong(monkeypatch)
     megabyte = "x" * (1 << 20)
     long = [asyncio.create_task(tokenizer.encode(Encode(text=megabyte), CALL)) for _ in range(32)]
     await asyncio.sleep(0)
@@ -186,10 +192,11 @@ async def test_long_texts_wait_in_bounded_room_that_short_ones_do_not_share(toke
     assert (await tokenizer.encode(Encode(text=megabyte), CALL)).token_ids == [1 << 20]
 
 
-async def test_a_text_that_cannot_fit_is_refused_at_once(tokenizer: TokenizerActor) -> None:
+async def test_a_text_that_cannot_fit_is_refused_at_once(
+    tokenizer: TokenizerActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a chat, too: of its template's text."""
-    encoder = tokenizer._loaded()
-    encoder.encode = None  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(Encoder, "encode", None)
     text = "the cat " * 100_000
     turns = [ChatTurn(role="user", content=text)]
     for message in (Encode(text=text, max_tokens=100), Encode(turns=turns, max_tokens=100)):
@@ -197,26 +204,38 @@ async def test_a_text_that_cannot_fit_is_refused_at_once(tokenizer: TokenizerAct
         assert (reason, told.startswith("the prompt has at least ")) == ("too_long", True)
 
 
-async def test_idle_time_is_no_standstill_and_waiting_work_is(tokenizer: TokenizerActor) -> None:
-    clock = tokenizer._metrics._clock
-    assert isinstance(clock, FakeClock)
+async def test_idle_time_is_no_standstill_and_waiting_work_is(
+    tokenizer: TokenizerActor, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowForLong(monkeypatch)
     await clock.advance(100.0)
     assert (tokenizer.progress_age(), tokenizer.load()) == (0.0, 0)
-    with tokenizer._metrics.work("encode"):
-        assert tokenizer.progress_age() == 0.0
-        await clock.advance(3.0)
-        assert (tokenizer.progress_age(), tokenizer.load()) == (3.0, 1)
-        with tokenizer._metrics.work("encode"):
-            pass
-        assert tokenizer.progress_age() == 0.0
+    long = asyncio.create_task(tokenizer.encode(Encode(text="x" * 1000), CALL))
+    await asyncio.sleep(0)
     assert tokenizer.progress_age() == 0.0
+    await clock.advance(3.0)
+    assert (tokenizer.progress_age(), tokenizer.load()) == (3.0, 1)
+    await tokenizer.encode(Encode(text="the cat"), CALL)
+    assert (tokenizer.progress_age(), tokenizer.load()) == (0.0, 1)
+    slow.go_on.set()
+    await long
+    assert (tokenizer.progress_age(), tokenizer.load()) == (0.0, 0)
 
 
-async def test_draining_waits_for_what_runs_and_no_longer_than_it_may(tokenizer: TokenizerActor) -> None:
+async def test_draining_waits_for_what_runs_and_no_longer_than_it_may(
+    tokenizer: TokenizerActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await tokenizer.drain(1.0)
     assert tokenizer.ready() == ["draining"]
-    with tokenizer._metrics.work("encode"):
-        await tokenizer.drain(0.01)
+    slow = SlowForLong(monkeypatch)
+    long = asyncio.create_task(tokenizer.encode(Encode(text="x" * 1000), CALL))
+    await asyncio.sleep(0)
+    await tokenizer.drain(0.01)
+    assert not long.done()
+    slow.go_on.set()
+    await tokenizer.drain(60.0)
+    assert tokenizer.load() == 0
+    await long
 
 
 @pytest.mark.model

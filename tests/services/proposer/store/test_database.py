@@ -9,7 +9,7 @@ import pytest
 from library_world import recent
 
 from services.proposer.store import database as library_database
-from services.proposer.store.database import LONGEST, Database, DatabaseDamaged, Outdated
+from services.proposer.store.database import LONGEST, Database, DatabaseDamaged, Outdated, checksum
 from services.proposer.store.files import StoredFile
 from services.proposer.store.library import Bounds, Library
 
@@ -40,10 +40,15 @@ def file(number=1, space=ONE, role="learned", **more):
     return StoredFile(f"{number:024x}.{role}", space=space, role=role, **told | more)
 
 
+@pytest.fixture
+def segments(tmp_path):
+    return tmp_path / "segments"
+
+
 def there(database, *files):
     """On disk, and in the database."""
     for each in files:
-        (database._files / each.file).write_bytes(b"x")
+        (database.path.parent / "segments" / each.file).write_bytes(b"x")
     database.change(files)
 
 
@@ -121,21 +126,21 @@ def test_others_see_what_has_changed_and_nothing_else(database, opened):
     assert other.look() is None
 
 
-def test_files_go_once_they_are_no_longer_named(database):
+def test_files_go_once_they_are_no_longer_named(database, segments):
     there(database, file(1), file(2))
     with pytest.raises(Outdated):
         database.change([], [file(1), file(3)])
-    assert (database._files / file(1).file).exists()
+    assert (segments / file(1).file).exists()
     database.change([], [file(1)])
-    assert [path.name for path in database._files.iterdir()] == [file(2).file]
+    assert [path.name for path in segments.iterdir()] == [file(2).file]
 
 
-def test_what_is_not_named_is_swept(database):
+def test_what_is_not_named_is_swept(database, segments):
     there(database, file(1))
     for name in (file(2).file, ".part"):
-        (database._files / name).write_bytes(b"x")
+        (segments / name).write_bytes(b"x")
     database.sweep()
-    assert [path.name for path in database._files.iterdir()] == [file(1).file]
+    assert [path.name for path in segments.iterdir()] == [file(1).file]
 
 
 def test_a_commit_is_synced(database):
@@ -155,8 +160,8 @@ def test_who_holds_a_transaction_and_stands_still_is_not_waited_for(database, op
 
 def changed(path, *statements):
     with sqlite3.connect(path) as connection:
-        for statement in statements:
-            connection.execute(statement)
+        for statement, *values in statements:
+            connection.execute(statement, *values)
     connection.close()
 
 
@@ -172,7 +177,7 @@ def changed(path, *statements):
 )
 def test_another_schema_is_refused(database, opened, tmp_path, statement):
     database.close()
-    changed(tmp_path / "library.db", statement)
+    changed(tmp_path / "library.db", [statement])
     with pytest.raises(DatabaseDamaged, match="not a library of this format"):
         opened(first=True)
 
@@ -192,12 +197,15 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("column", "value"), WRONG_FILES)
-def test_values_that_this_program_does_not_write_are_ignored(database, tmp_path, column, value):
+def test_values_that_this_program_does_not_write_are_ignored(database, column, value):
     there(database, file(1), file(2))
     row = list((vars_of(file(2)) | {column: value}).values())
-    row.append(library_database._crc(row))
-    database._connection.execute("DELETE FROM files WHERE file = ?", (file(2).file,))
-    database._connection.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
+    row.append(checksum(row))
+    changed(
+        database.path,
+        ("DELETE FROM files WHERE file = ?", (file(2).file,)),
+        (f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row),
+    )
     assert database.look() == {ONE: [file(1)]}
     assert database.damaged == 1
 
@@ -214,10 +222,8 @@ WRONG_PIECES = [
 @pytest.mark.parametrize("row", WRONG_PIECES)
 def test_pieces_that_this_program_does_not_write_are_ignored(database, row):
     add(database, (ONE, 1, [5]))
-    database._connection.execute(
-        "INSERT INTO pieces (space, text, length, tokens, crc) VALUES (?, ?, ?, ?, ?)",
-        (*row, library_database._crc(row)),
-    )
+    insert = "INSERT INTO pieces (space, text, length, tokens, crc) VALUES (?, ?, ?, ?, ?)"
+    changed(database.path, (insert, (*row, checksum(row))))
     assert [list(piece.tokens) for piece in database.pieces(ONE)] == [[5], []]
     assert database.damaged == 1
 
@@ -225,10 +231,8 @@ def test_pieces_that_this_program_does_not_write_are_ignored(database, row):
 def test_sizes_that_a_stranger_has_written_are_bounded(database):
     for number, length in enumerate([-5, 1 << 60, "many", b"more", None]):
         row = f"{number:032x}", 1, length, b""
-        database._connection.execute(
-            "INSERT INTO pieces (space, text, length, tokens, crc) VALUES (?, ?, ?, ?, 0)", row
-        )
-    database._connection.execute("INSERT INTO pieces (space, length) VALUES (NULL, 1), (x'00', 1)")
+        changed(database.path, ("INSERT INTO pieces (space, text, length, tokens, crc) VALUES (?, ?, ?, ?, 0)", row))
+    changed(database.path, ["INSERT INTO pieces (space, length) VALUES (NULL, 1), (x'00', 1)"])
     assert list(database.stored().values()) == [(0, 1), (LONGEST, 1), (LONGEST, 1), (LONGEST, 1), (0, 1)]
 
 

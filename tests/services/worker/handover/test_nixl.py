@@ -102,7 +102,7 @@ async def test_pages_are_read_and_texts_and_bytes_are_the_same(
         assert len(ours) == PAGES and ours == theirs
         await checked(mesh, answer)
         direct = mesh.decode.handover.nixl
-        assert sorted(direct._free) == list(range(len(direct.memory.slots)))
+        assert direct.free == len(direct.memory.slots)
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [("mesh", "nixl"), ("nixl", "mesh")])
@@ -201,16 +201,16 @@ async def test_a_read_that_does_not_end_costs_its_slots_until_it_does(
     monkeypatch.setattr(nixl, "LONGEST_READ", 0.1)
     async with two(folder, tmp_path) as mesh:
         direct = mesh.decode.handover.nixl
-        whole, before = len(direct._free), [[frame.clone() for frame in slot] for slot in direct.memory.slots]
+        whole, before = direct.free, [[frame.clone() for frame in slot] for slot in direct.memory.slots]
         answer = await (await reading_of(mesh, asked()))
-        assert mesh.decode.counts.ends == {"partial": 1} and len(direct._free) < whole
+        assert mesh.decode.counts.ends == {"partial": 1} and direct.free < whole
         # It isn't read from again: its pages come through the mesh.
         other = await mesh.ask(asked([9, *TEXT]))
         assert mesh.decode.counts.fetched_pages == PAGES and mesh.decode.counts.read_pages == 0
         # The bytes come late, into slots that nobody else had.
         ours = bytes_of(mesh.decode, TEXT)
         the_agent(mesh.decode).go_on()
-        await until(lambda: len(direct._free) == whole)
+        await until(lambda: direct.free == whole)
         assert any(not old.equal(new) for slot, kept in zip(direct.memory.slots, before, strict=True)
                    for new, old in zip(slot, kept, strict=True))  # fmt: skip
         assert bytes_of(mesh.decode, TEXT) == ours
@@ -221,18 +221,23 @@ async def test_a_read_that_does_not_end_costs_its_slots_until_it_does(
 async def test_a_slot_whose_read_failed_is_never_used_again(copies: None, folder: Path, tmp_path: Path) -> None:
     async with two(folder, tmp_path) as mesh:
         direct = mesh.decode.handover.nixl
-        whole = len(direct._free)
+        whole = direct.free
         the_agent(mesh.decode).fails = True
         await checked(mesh, await mesh.ask(asked()))
-        lost = whole - len(direct._free)
-        assert 1 <= lost <= PAGES and direct._left == whole - lost
+        lost = whole - direct.free
+        assert 1 <= lost <= PAGES
         member = mesh.table.workers["prefill"]
         assert not direct.offered(member)
         # Its successor would be read from, as long as there are slots.
         successor = msgspec.structs.replace(member, epoch=member.epoch + 1)
         assert direct.offered(successor)
-        direct._lose(direct._free[: direct._left - whole // 2])
-        assert not direct.offered(successor)
+        slots = await direct.take(whole // 2 - lost)
+        lender = mesh.prefill.handover.nixl
+        lender.agent.lends(1)
+        direct.read(lender.lent_memory(1), [0] * len(slots), slots, lambda outcome: True)
+        lender.agent.lends(-1)
+        await until(lambda: not direct.offered(successor))
+        assert direct.free == whole - whole // 2
 
 
 async def test_a_read_takes_a_part_of_the_slots_and_without_one_pages_are_sent(
@@ -242,7 +247,7 @@ async def test_a_read_takes_a_part_of_the_slots_and_without_one_pages_are_sent(
     async with two(folder, tmp_path) as mesh:
         direct = mesh.decode.handover.nixl
         first = await reading_of(mesh, asked())
-        assert direct.share == 1 and len(direct._free) == 1
+        assert direct.share == 1 and direct.free == 1
         second = asyncio.create_task(mesh.ask(asked([8, *TEXT])))
         await until(lambda: len(the_agent(mesh.decode).held) == 2)
         # None is free: it isn't even offered, and pages are sent.
@@ -262,7 +267,7 @@ async def test_fetches_that_find_no_slot_are_computed(
     async with two(folder, tmp_path) as mesh:
         direct = mesh.decode.handover.nixl
         monkeypatch.setattr(direct, "offered", lambda lender: True)
-        direct._free = []
+        await direct.take(direct.free)
         await checked(mesh, await mesh.ask(asked()))
         assert mesh.decode.counts.ends == {"partial": 1} and the_agent(mesh.decode).reads == 0
 
@@ -295,15 +300,15 @@ async def test_a_lender_that_dies_while_it_is_read_from(copies: None, folder: Pa
 async def test_a_client_that_leaves_while_pages_are_read(copies: None, folder: Path, tmp_path: Path) -> None:
     async with two(folder, tmp_path) as mesh:
         direct = mesh.decode.handover.nixl
-        whole = len(direct._free)
+        whole = direct.free
         task = await reading_of(mesh, asked())
         task.cancel()
         for worker in mesh.workers.values():
             await worker.until_idle()
-        assert len(direct._free) < whole
+        assert direct.free < whole
         the_agent(mesh.decode).holds = False
         the_agent(mesh.decode).go_on()
-        await until(lambda: len(direct._free) == whole)
+        await until(lambda: direct.free == whole)
         assert bytes_of(mesh.decode, TEXT) == []
         await checked(mesh, await mesh.ask(asked()))
         assert mesh.decode.counts.read_pages == PAGES
@@ -434,7 +439,7 @@ async def test_what_a_worker_does_not_say_ends_the_fetch_alone(
 ) -> None:
     async with two(folder, tmp_path) as mesh:
         lender, direct = mesh.prefill.handover, mesh.decode.handover.nixl
-        whole = len(direct._free)
+        whole = direct.free
 
         def liar(message: FetchPages, sequence_id: int, out: Any) -> Liar:
             return Liar(lie, lender.nixl.lent_memory(sequence_id), message, out)
@@ -442,7 +447,7 @@ async def test_what_a_worker_does_not_say_ends_the_fetch_alone(
         monkeypatch.setattr(lender, "loan", liar)
         answer = await mesh.ask(asked())
         assert mesh.decode.counts.ends == {"partial": 1} and mesh.decode.counts.fetched_pages == 0
-        await until(lambda: len(direct._free) == whole)
+        await until(lambda: direct.free == whole)
         await checked(mesh, answer)
 
 
