@@ -28,6 +28,17 @@ GRACE_S = 60
 _stderr = pytest.StashKey[int]()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """What `-n auto` is: one more than there are processors. Tests of whole meshes wait more than they compute, and the
+    processor that is left free does another's work. PYTEST_XDIST_AUTO_NUM_WORKERS decides, where it is set."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    # macOS has no affinity.
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # What is captured would be lost with the process.
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
