@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 LONGEST_PROBLEM = 300  # characters
-# Why llguidance ends a text that has hardly begun.
-NOTHING_LEFT = ("NoExtension", "NoExtensionBias")
+# What llguidance says of it.
+NOTHING_LEFT = ("", "NoExtension", "NoExtensionBias")
 
 
 class GrammarError(Exception):
@@ -44,15 +44,15 @@ def started(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     limits = LLParserLimits(verbose_errors=False)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
     possible = not matcher.is_error() and any(matcher.compute_bitmask())
-    if matcher.is_error() and matcher.stop_reason() not in NOTHING_LEFT:
+    if matcher.is_error() or not possible:
         raise GrammarError(problem_of(matcher))
-    if not possible or matcher.stop_reason() in NOTHING_LEFT:
-        raise GrammarError("no text follows it")
     return matcher
 
 
 def problem_of(matcher: LLMatcher) -> str:
-    """Of a matcher in error."""
+    """Of a matcher in error, or without a token that may follow."""
     lines = (line.strip() for line in matcher.get_error().splitlines())
     told = "; ".join(line for line in lines if line and line != "<non-verbose/>")
+    if told in NOTHING_LEFT:
+        return "no text follows it"
     return told if len(told) <= LONGEST_PROBLEM else told[:LONGEST_PROBLEM] + "…"

@@ -162,6 +162,7 @@ SOURCES: dict[str, Source] = {
         Source("store", "store", "earlier answers, kept on disk"),
         Source("corpus", "corpus", "a corpus that was added"),
         Source(PREDICTION, "expected text", "the text that came with the request"),
+        Source("grammar", "grammar", "all that the form asked for allowed"),
         *(Source(head.name, head.label, f"{head.what}, in the worker", head=True) for head in HEADS.values()),
     )
 }

@@ -21,7 +21,7 @@ SHOWN = ("accepted", "all")
 RESET = "\x1b[0m"
 REJECTED = "\x1b[2;9m"  # faint and struck through
 # Underlined, each source in a colour of its own; sources the table doesn't have share OTHER_STYLE.
-COLOURS = (32, 36, 34, 35, 95, 33)
+COLOURS = (32, 36, 34, 35, 95, 33, 92)
 # A server has one head at most.
 HEAD_STYLE = "\x1b[4;94m"
 _TEXT_SOURCES = [source.name for source in SOURCES.values() if not source.head]

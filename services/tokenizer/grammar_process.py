@@ -21,7 +21,7 @@ from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate,
 # Of what llguidance may compute for a grammar and its first token, in seconds.
 DEADLINE = 1.0
 # For a child that cannot run.
-PATIENCE = 5.0
+PATIENCE = 10.0
 MAX_MEMORY = 2 << 30
 STACK = 2 << 20
 # Verdicts that are remembered.

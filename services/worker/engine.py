@@ -116,6 +116,8 @@ class Engine:
         """One step of the whole batch."""
         plan = self.scheduler.schedule()
         drafts, budgets = self.drafts.draft(plan)
+        if longest := plan.grammar_drafts:
+            drafts |= self._runner.grammar_drafts(drafts, longest)
         work = self.scheduler.place(drafts, budgets)
         result = self._compute(work)
         out = self.scheduler.handle(events.StepDone(result))

@@ -39,6 +39,8 @@ from services.streamer.choice.routing import Router, parted
 from services.streamer.openai.errors import ApiError
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
+# For the first grammar the tokenizer starts a process.
+GRAMMAR_TIMEOUT = 45.0
 PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
 # How long a new request waits for a role that is missing: about the time of a worker's restart.
 GRACE = 15.0
@@ -238,7 +240,7 @@ class Peers:
 
     async def check_grammar(self, grammar: str) -> str:
         """Why it can't be used; "": it can."""
-        reply = await self._ask("tokenizer", CheckGrammar(grammar=grammar))
+        reply = await self._ask("tokenizer", CheckGrammar(grammar=grammar), GRAMMAR_TIMEOUT)
         assert isinstance(reply, GrammarChecked)
         return reply.problem
 
@@ -265,7 +267,9 @@ class Peers:
         assert isinstance(reply, Corpora)
         return reply.corpora
 
-    async def _ask(self, role: str, message: Encode | EncodeWords | CheckGrammar | Decode | Describe) -> object:
+    async def _ask(
+        self, role: str, message: Encode | EncodeWords | CheckGrammar | Decode | Describe, timeout: float = ASK_TIMEOUT
+    ) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts, unless each would
         say the same."""
         deadline = asyncio.get_running_loop().time() + GRACE
@@ -276,7 +280,7 @@ class Peers:
             except NoPeer:
                 raise missing(role) from None
             try:
-                return await self.ref(member).ask(message, timeout=ASK_TIMEOUT)
+                return await self.ref(member).ask(message, timeout=timeout)
             except RemoteError:
                 raise
             except TooLarge as error:

@@ -15,6 +15,9 @@ import numpy as np
 from services.api.grammars import GrammarError, problem_of
 from services.worker.grammar.compiled import Grammars
 
+# Forced tokens are no longer drafted after so many in a row that the model wrote otherwise.
+MOST_MISSED = 3
+
 
 @dataclass(slots=True)
 class RowMasks:
@@ -27,7 +30,9 @@ class RowMasks:
 
 
 class GrammarState:
-    __slots__ = ("_ends", "_grammar", "_grammars", "_matcher", "_text", "_words", "ended", "problem")
+    __slots__ = (
+        "_ends", "_forced", "_grammar", "_grammars", "_matcher", "_missed", "_text", "_words", "ended", "problem"
+    )  # fmt: skip
 
     def __init__(self, grammar: str, grammars: Grammars, ends: frozenset[int]) -> None:
         """`ends`: all ids that end the text."""
@@ -36,6 +41,9 @@ class GrammarState:
         # Of the grammar, without the token that ended it.
         self._text: list[int] = []
         self.ended = False
+        # The first of the tokens that were last forced, and how often in a row the text had another.
+        self._forced: int | None = None
+        self._missed = 0
         # Why the sequence can't go on; "": it can.
         self.problem = ""
         try:
@@ -45,6 +53,9 @@ class GrammarState:
 
     def commit(self, tokens: list[int]) -> None:
         """The text continues with these."""
+        if self._forced is not None and tokens:
+            self._missed = 0 if tokens[0] == self._forced else self._missed + 1
+            self._forced = None
         for token in tokens:
             if self.ended or self.problem:
                 return
@@ -54,6 +65,28 @@ class GrammarState:
             self._text.append(token)
             if not self._matcher.consume_token(token):
                 self._restore()
+
+    def follow(self, tokens: list[int]) -> int:
+        """How many of these tokens may follow the text."""
+        if not tokens or self.ended or self.problem:
+            return 0
+        count = self._matcher.validate_tokens(tokens)
+        if self._matcher.is_error():
+            self._restore()
+            return 0
+        return count
+
+    def forced(self) -> list[int]:
+        """The tokens of what alone can follow the text, by the tokenizer. Empty where a text has often shown that its
+        model writes such in others."""
+        if self.ended or self.problem or self._missed >= MOST_MISSED:
+            return []
+        tokens = self._matcher.compute_ff_tokens()
+        if self._matcher.is_error():
+            self._restore()
+            return []
+        self._forced = tokens[0] if tokens else None
+        return tokens
 
     def masks(self, draft: list[int], parents: list[int]) -> RowMasks:
         rows = len(draft) + 1

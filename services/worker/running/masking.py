@@ -37,8 +37,8 @@ def _masks(asked: Sequence[tuple[SequenceWork, GrammarRows]]) -> dict[int, RowMa
     for item, rows in asked:
         try:
             found[item.sequence_id] = rows.masks(item.position, item.draft.tokens, item.draft.parents)
-        # Whatever it is, it is this sequence's alone.
-        except Exception:
+        # Whatever it is, it is this sequence's alone. A panic of the library's is no Exception.
+        except BaseException:
             log.exception("a grammar's masks can't be computed")
             rows.state.problem = FAULT
     return found

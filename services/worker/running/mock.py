@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
 from services.worker.running.runner import Facts
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
@@ -81,6 +82,9 @@ class MockPages:
 class MockRunner:
     # It makes up its texts.
     grammars = None
+
+    def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
+        return {}
 
     def __init__(
         self,

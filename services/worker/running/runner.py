@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from services.api.drafter import Draft
 from services.worker.grammar.compiled import Grammars
 from services.worker.running.work import Drafted, Result, Work
 
@@ -80,6 +81,11 @@ class Runner(Protocol):
 
     def page_memory(self) -> PageMemory:
         """The pages as bytes, to be handed to other workers."""
+        ...
+
+    def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
+        """The drafts of the sequences in `longest`, which have a grammar: cut where they leave it, or what it forces,
+        of at most so many tokens."""
         ...
 
     def launch(self, work: Work) -> None:

@@ -8,7 +8,7 @@ answers them, speculation/heads makes the next drafts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from models.executor import Output
 from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
 from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.drafting import drafts_within
 from services.worker.grammar.state import RowMasks
 from services.worker.running.masking import Masking
 from services.worker.running.page_memory import PageMemory
@@ -105,6 +106,11 @@ class TorchRunner:
 
     def page_memory(self) -> PageMemory:
         return self._model.page_memory()
+
+    def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
+        samplers = {each: self._samplers[each] for each in longest}
+        states = {each: found.grammar.state for each, found in samplers.items() if found.grammar is not None}
+        return drafts_within(states, drafts, longest)
 
     def launch(self, work: Work) -> None:
         assert self._finished is None or not self._drafters.names, "the drafters read every step"

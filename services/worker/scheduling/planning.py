@@ -49,6 +49,15 @@ class Plan(msgspec.Struct):
     draft_rows: int
     copies: list[tuple[int, int]]
 
+    @property
+    def grammar_drafts(self) -> dict[int, int]:
+        """By sequence that has a grammar, the longest draft."""
+        return {
+            item.sequence.id: item.sequence.longest_draft
+            for item in self.items
+            if item.sequence.sampling.grammar and item.drafts
+        }
+
 
 class Planner:
     def __init__(self, limits: Limits) -> None:

@@ -1,0 +1,47 @@
+"""A grammar drafts, too: where it leaves one text only, that text is a draft. And it cuts the drafts of others where
+they leave it, which saves rows.
+
+A forced text can be written in several tokens, of which these are the tokenizer's: so they are verified as any draft.
+Nothing is weighed: a row of a draft that is accepted would be computed in a later step anyway. Knows no sampling.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from services.api.drafter import NO_DRAFT, Draft
+from services.worker.grammar.state import GrammarState
+
+log = logging.getLogger("specmesh.worker")
+
+SOURCE = "grammar"
+
+
+def drafts_within(
+    states: Mapping[int, GrammarState], drafts: Mapping[int, Draft], longest: Mapping[int, int]
+) -> dict[int, Draft]:
+    """The drafts of these sequences, each of at most `longest` tokens. A fault costs the draft, not the sequence."""
+    found = {}
+    for sequence_id, state in states.items():
+        try:
+            found[sequence_id] = _draft_within(state, drafts.get(sequence_id, NO_DRAFT), longest[sequence_id])
+        # A panic of the library's is no Exception.
+        except BaseException:
+            log.exception("a grammar can't draft")
+            found[sequence_id] = NO_DRAFT
+    return found
+
+
+def _draft_within(state: GrammarState, draft: Draft, longest: int) -> Draft:
+    if draft.parents or draft.probs is not None:
+        # What was drawn from probabilities keeps its distribution only if nobody chooses by its tokens.
+        return draft
+    kept = state.follow(draft.tokens)
+    forced = state.forced()[:longest]
+    if len(forced) > kept:
+        return Draft(forced, SOURCE, confidence=[1.0] * len(forced))
+    if kept == len(draft.tokens):
+        return draft
+    return replace(draft, tokens=draft.tokens[:kept], confidence=draft.confidence[:kept]) if kept else NO_DRAFT
