@@ -53,7 +53,7 @@ class Plan(msgspec.Struct):
     def grammar_drafts(self) -> dict[int, int]:
         """By sequence that has a grammar, the longest draft."""
         return {
-            item.sequence.id: item.sequence.longest_draft
+            item.sequence.sequence_id: item.sequence.longest_draft
             for item in self.items
             if item.sequence.sampling.grammar and item.drafts
         }
