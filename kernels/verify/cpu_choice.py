@@ -21,7 +21,7 @@ from kernels import cpu_vectors as v
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
 from kernels.verify.cpu_call import BLOCK, inlined, inner
-from kernels.verify.cpu_filters import is_kept, kept_bits, lowest_edge, whole_sum
+from kernels.verify.cpu_filters import before_overflow, is_kept, kept_bits, lowest_edge, whole_sum
 
 # Where a float32 has its exponent.
 _EXPONENT = 2.0**23
@@ -186,10 +186,7 @@ def rest_total(call, row, probs, weight):
             rest = v.maximum(rest, none)
             part = lanes.upper(rest)
             high, low = high + part, low + lanes.lower(rest, part)
-        sums += BLOCK // LANES
-        if sums == lanes.MOST_SUMS:
-            total += whole_sum(high, low)
-            high, low, sums = v.int_zeros(), v.int_zeros(), 0
+        total, high, low, sums = before_overflow(total, high, low, sums + BLOCK // LANES)
     return total + whole_sum(high, low)
 
 
@@ -209,8 +206,5 @@ def spread_of(call, row):
             below = lanes.choose(bits, v.load_floats(scores, i) * inverse - top, none)
             part = lanes.upper(fraction * below)
             high, low = high + part, low + lanes.lower(fraction * below, part)
-        sums += BLOCK // LANES
-        if sums == lanes.MOST_SUMS:
-            total += whole_sum(high, low)
-            high, low, sums = v.int_zeros(), v.int_zeros(), 0
+        total, high, low, sums = before_overflow(total, high, low, sums + BLOCK // LANES)
     return total + whole_sum(high, low)

@@ -103,10 +103,7 @@ def weigh(call, row):
             part = lanes.upper(fraction)
             high, low = high + part, low + lanes.lower(fraction, part)
             v.store_floats(fractions, i, fraction)
-        sums += BLOCK // LANES
-        if sums == lanes.MOST_SUMS:
-            total += whole_sum(high, low)
-            high, low, sums = v.int_zeros(), v.int_zeros(), 0
+        total, high, low, sums = before_overflow(total, high, low, sums + BLOCK // LANES)
     return total + whole_sum(high, low)
 
 
@@ -116,6 +113,15 @@ def mass_of(call, row, token):
     if v.load_f32(call.scores, token) * row.inverse < lowest_edge(row):
         return 0
     return _as_mass(v.load_f32(call.fractions, token))
+
+
+@inlined
+def before_overflow(total, high, low, sums):
+    """Sums in lanes of 32 bits go to the total while they fit."""
+    full = sums == lanes.MOST_SUMS
+    if full:
+        total, high, low = total + whole_sum(high, low), v.int_zeros(), v.int_zeros()
+    return total, high, low, 0 if full else sums
 
 
 @inlined
@@ -278,10 +284,7 @@ def _above(call, row, by_mass, threshold):
                 fraction = lanes.choose(bits, v.load_floats(fractions, i), none)
                 part = lanes.upper(fraction)
                 high, low = high + part, low + lanes.lower(fraction, part)
-        sums += BLOCK // LANES
-        if sums == lanes.MOST_SUMS:
-            total += whole_sum(high, low)
-            high, low, sums = v.int_zeros(), v.int_zeros(), 0
+        total, high, low, sums = before_overflow(total, high, low, sums + BLOCK // LANES)
     if not by_mass:
         return count, count
     return count, total + whole_sum(high, low)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from kernels import cpu_vectors as v
-from kernels.cpu_program import compiled
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
-from kernels.verify.cpu_call import BLOCK, call_at, inlined, inner
+from kernels.verify.cpu_call import BLOCK, inlined, inner
 
 _LOWEST = np.float32(-np.inf)
 _ONE, _NOTHING = np.float32(1.0), np.float32(0.0)
@@ -195,21 +194,21 @@ def _penalised(score, count, repetition, presence, frequency):
     return score
 
 
-@compiled
-def wrong_edit(address):
-    """Of a call with edits: -1, or the place of an id to edit that is outside of the vocabulary."""
-    call = call_at(address)
+@inner
+def edits_are_ids(call):
+    """Of a call with edits: whether all that they name are ids of the vocabulary."""
     rows = np.int64(v.load_i32(call.begins, call.sequences))
-    found = _first_outside(call, call.seen_begins, call.seen_ids, call.sequences)
-    if found < 0:
-        found = _first_outside(call, call.bias_begins, call.bias_ids, call.sequences)
-    return found if found >= 0 else _first_outside(call, call.forbidden_begins, call.forbidden_ids, rows)
+    return (
+        _are_ids(call, call.seen_begins, call.seen_ids, call.sequences)
+        and _are_ids(call, call.bias_begins, call.bias_ids, call.sequences)
+        and _are_ids(call, call.forbidden_begins, call.forbidden_ids, rows)
+    )
 
 
 @inner
-def _first_outside(call, begins, ids, lists):
+def _are_ids(call, begins, ids, lists):
+    found = True
     for i in range(v.load_i32(begins, 0), v.load_i32(begins, lists)):
         token = v.load_i32(ids, i)
-        if token < 0 or token >= call.vocabulary:
-            return i
-    return -1
+        found &= token >= 0 and token < call.vocabulary
+    return found
