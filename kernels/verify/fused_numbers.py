@@ -184,12 +184,12 @@ def blocks_of(table, V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constex
 
 
 @triton.jit
-def read(
-    logits, table, entry_ids, entry_values, bits, bits_row, block,
-    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
-):  # fmt: skip
-    """One block of a row (`logits` and `table` point to the row): scores, -inf for what can't be, and ids. Where a
-    score was edited the vocabulary has a hole (-inf), and the score lies in a block of its own behind it."""
+def read(source, table, block, V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr):
+    """One block of a row: scores, -inf for what can't be, and ids. Where a score was edited the vocabulary has a hole
+    (-inf), and the score lies in a block of its own behind it.
+
+    A row's `source` is (its logits, entry_ids, entry_values, bits, its mask); `table` points to the row."""
+    logits, entry_ids, entry_values, bits, bits_row = source
     lanes = tl.arange(0, BLOCK)
     ids = block * BLOCK + lanes
     if HAS_EDITS:
@@ -210,11 +210,9 @@ def read(
 
 
 @triton.jit
-def score_of(
-    logits, table, entry_ids, entry_values, bits, bits_row, token,
-    V: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
-):  # fmt: skip
+def score_of(source, table, token, V: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr):
     """The score of one token of the vocabulary."""
+    logits, entry_ids, entry_values, bits, bits_row = source
     score = tl.load(logits + token).to(tl.float32)
     if HAS_EDITS:
         lanes = tl.arange(0, 128)

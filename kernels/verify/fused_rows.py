@@ -138,6 +138,7 @@ def scan_kernel(
         rule = rules + b * WORDS
         inverse, greedy = inverse_of(rule)
         bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+        source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         at = tl.full([BLOCK], NONE_YET, tl.int32)
         own = tl.full([], float("-inf"), tl.float32)
@@ -150,10 +151,7 @@ def scan_kernel(
             k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), split * 0)
         # Several blocks are on their way at a time.
         for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), splits, num_stages=4):
-            scores, ids = read(
-                logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, block,
-                V, BLOCK, HAS_EDITS, HAS_MASKS,
-            )  # fmt: skip
+            scores, ids = read(source, table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
             z = scores * inverse
             if HAS_EDITS:
                 _higher, at = keep(best, at, z, ids)
@@ -283,9 +281,10 @@ def collect_kernel(
         if searched(rule, greedy, V) & trusted(top, table, HAS_EDITS):
             top_k = tl.load(rule + TOP_K)
             cut = cut_of(peaks + row * PEAKS, top_k, V, GROUP)
+            bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
             above, whole = collect(
-                logits + row * STRIDE, table, entry_ids, entry_values, bits,
-                tl.load(mask_rows + row) if HAS_MASKS else 0, places + row * CAPACITY, table + FOUND, split, splits,
+                source, table, places + row * CAPACITY, table + FOUND, split, splits,
                 under(cut), place_of(top, first), top, inverse, limited(top_k, V) == 0,
                 V, BLOCK, HAS_EDITS, HAS_MASKS,
             )  # fmt: skip
@@ -296,8 +295,7 @@ def collect_kernel(
 
 @triton.jit
 def collect(
-    logits, table, entry_ids, entry_values, bits, bits_row, places, found, split, splits,
-    low, high, top, inverse, weighs,
+    source, table, places, found, split, splits, low, high, top, inverse, weighs,
     V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Write down the places in (low, high] of a program's part of the row, in any order, as many as there is room for,
@@ -306,9 +304,7 @@ def collect(
     whole = tl.zeros([BLOCK], tl.int64)
     least = score_at(low + 1)
     for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), splits, num_stages=3):
-        scores, ids = read(
-            logits, table, entry_ids, entry_values, bits, bits_row, block, V, BLOCK, HAS_EDITS, HAS_MASKS
-        )
+        scores, ids = read(source, table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
         z = scores * inverse
         if weighs:
             whole += mass(z - top)
@@ -356,20 +352,19 @@ def narrow_kernel(
                 table, sums, tallies, splits, steps, high * 0 + LOWEST, high, top_k, top_p, by_mass
             )
             bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
             if found > 0:
                 tl.store(table + FOUND_LATER, -1)
             elif step == steps:
                 if few:
                     collect(
-                        logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
-                        table + FOUND_LATER, split, splits, low, high, top, inverse, False,
-                        V, BLOCK, HAS_EDITS, HAS_MASKS,
+                        source, table, places + row * CAPACITY, table + FOUND_LATER, split, splits, low, high, top,
+                        inverse, False, V, BLOCK, HAS_EDITS, HAS_MASKS,
                     )  # fmt: skip
                 else:
                     counted, weighed, least, most = weigh(
-                        logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places, found,
-                        split, splits, low, high, pivots_of(step, low, high), top, inverse, by_mass,
-                        V, BLOCK, HAS_EDITS, HAS_MASKS,
+                        source, table, places, found, split, splits, low, high, pivots_of(step, low, high), top,
+                        inverse, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
                     )  # fmt: skip
                     slots = tl.arange(0, PIVOTS)
                     tally = tally_of(tallies, step - 1, split, splits)
@@ -401,19 +396,18 @@ def settle_kernel(
             low = high - 1
         if finite & searched(rule, greedy, V):
             bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
             top_k = tl.load(rule + TOP_K)
             top_p = as_float(tl.load(rule + TOP_P))
             by_mass = limited(top_k, V) == 0
             low, found = search(
-                logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
-                sums, tallies, splits, steps, b * 0, low, high, top, inverse, top_k, top_p, by_mass,
-                V, BLOCK, HAS_EDITS, HAS_MASKS,
+                source, table, places + row * CAPACITY, sums, tallies, splits, steps, b * 0, low, high, top, inverse,
+                top_k, top_p, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
             )  # fmt: skip
             if (by_mass == 0) & (top_p < 1.0):
                 low, found = search(
-                    logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
-                    sums, tallies, splits, steps * 0, found, low, high, top, inverse, top_k, top_p, by_mass == 0,
-                    V, BLOCK, HAS_EDITS, HAS_MASKS,
+                    source, table, places + row * CAPACITY, sums, tallies, splits, steps * 0, found, low, high, top,
+                    inverse, top_k, top_p, by_mass == 0, V, BLOCK, HAS_EDITS, HAS_MASKS,
                 )  # fmt: skip
         bar = low + 1
         tl.store(table + TOP, as_bits(top))
@@ -424,8 +418,7 @@ def settle_kernel(
 
 @triton.jit
 def search(
-    logits, table, entry_ids, entry_values, bits, bits_row, places, sums, tallies, splits, steps, found,
-    low, high, top, inverse, top_k, top_p, by_mass,
+    source, table, places, sums, tallies, splits, steps, found, low, high, top, inverse, top_k, top_p, by_mass,
     V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Of the ids with places in (low, high], a beginning is wanted: while under `top_k` ids come before one, or
@@ -438,15 +431,15 @@ def search(
     low, high, count_low, count_high, mass_high, reach, step, few, collected = follow(
         table, sums, tallies, splits, steps, low, high, top_k, top_p, by_mass
     )
-    source = tl.maximum(found, collected)
+    listed = tl.maximum(found, collected)
     if few & (collected == 0) & (step < steps):
-        source = tl.load(table + FOUND_LATER)
+        listed = tl.load(table + FOUND_LATER)
     step = tl.maximum(step, 1)
     while (count_low - count_high > 1) & (high - low > 1):
         pivots = pivots_of(step, low, high)
         counted, weighed, least, most = weigh(
-            logits, table, entry_ids, entry_values, bits, bits_row, places, source, step * 0, step * 0 + 1,
-            low, high, pivots, top, inverse, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
+            source, table, places, listed, step * 0, step * 0 + 1, low, high, pivots, top, inverse, by_mass,
+            V, BLOCK, HAS_EDITS, HAS_MASKS,
         )  # fmt: skip
         low, high, count_low, count_high, mass_high, reach = closer(
             low, high, count_low, count_high, mass_high, reach, pivots, counted, weighed, least, most,
@@ -535,8 +528,7 @@ def closer(
 
 @triton.jit
 def weigh(
-    logits, table, entry_ids, entry_values, bits, bits_row, places, found, split, splits,
-    low, high, pivots, top, inverse, by_mass,
+    source, table, places, found, split, splits, low, high, pivots, top, inverse, by_mass,
     V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Of the ids with places in (low, high] how many lie above each pivot, their mass, and the lowest and the highest:
@@ -553,9 +545,7 @@ def weigh(
             at = block * BLOCK + lanes
             place = tl.load(places + at, mask=at < found, other=LOWEST)
         else:
-            scores, ids = read(
-                logits, table, entry_ids, entry_values, bits, bits_row, block, V, BLOCK, HAS_EDITS, HAS_MASKS
-            )
+            scores, ids = read(source, table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
             place = place_of(scores * inverse, ids)
         between = (place > low) & (place <= high)
         if tl.max(between.to(tl.int32), axis=0) > 0:
@@ -604,10 +594,8 @@ def measure_kernel(
             own = tl.full([], float("-inf"), tl.float32)
             own_at = tl.full([], NONE_YET, tl.int32)
             for block in tl.range(split, blocks, splits, num_stages=3):
-                scores, ids = read(
-                    logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
-                    V, BLOCK, HAS_EDITS, HAS_MASKS,
-                )  # fmt: skip
+                source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
+                scores, ids = read(source, own_table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
                 z = scores * inverse
                 within = allowed(z, ids, own_table, rule, top)
                 # Mostly few ids are allowed: most blocks need no noise.
@@ -624,10 +612,8 @@ def measure_kernel(
             total = tl.zeros([BLOCK], tl.int64)
             mean = tl.zeros([BLOCK], tl.int64)
             for block in tl.range(split, blocks, splits, num_stages=3):
-                scores, ids = read(
-                    logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
-                    V, BLOCK, HAS_EDITS, HAS_MASKS,
-                )  # fmt: skip
+                source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
+                scores, ids = read(source, own_table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
                 z = scores * inverse
                 below = z - top
                 masses = tl.where(allowed(z, ids, own_table, rule, top), mass(below), 0)
@@ -641,17 +627,13 @@ def measure_kernel(
             for child in range(row.to(tl.int32) + 1, tl.load(begins + b + 1)):
                 token = tl.load(drafted + child)
                 if (tl.load(parents + child) == row) & (token >= 0) & (token < V):
-                    score = score_of(
-                        logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, token,
-                        V, HAS_EDITS, HAS_MASKS,
-                    )  # fmt: skip
+                    source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
+                    score = score_of(source, own_table, token, V, HAS_EDITS, HAS_MASKS)
                     here = score * inverse
                     likelier = tl.zeros([BLOCK], tl.int32)
                     for block in tl.range(split, blocks, splits, num_stages=3):
-                        scores, ids = read(
-                            logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
-                            V, BLOCK, HAS_EDITS, HAS_MASKS,
-                        )  # fmt: skip
+                        source = logits + row * STRIDE, entry_ids, entry_values, bits, bits_row
+                        scores, ids = read(source, own_table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
                         z = scores * inverse
                         likelier += ((z > here) | ((z == here) & (ids < token))).to(tl.int32)
                     tl.store(parts + ((row * 0 + child) * splits + split) * PART + RANK, tl.sum(likelier, axis=0))

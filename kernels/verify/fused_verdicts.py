@@ -93,16 +93,15 @@ def first_of(table, row):
 
 @triton.jit
 def opinion(
-    logits, rule, table, entry_ids, entry_values, bits, mask_rows, row, token,
-    V: tl.constexpr, STRIDE: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
-):  # fmt: skip
-    """What a row thinks of a token: whether it is allowed, how far below the likeliest, and its mass."""
+    batch, rule, row, token, V: tl.constexpr, STRIDE: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr
+):
+    """What a row thinks of a token: whether it is allowed, how far below the likeliest, and its mass. The rows of a
+    `batch` are (logits, table, entry_ids, entry_values, bits, mask_rows)."""
+    logits, table, entry_ids, entry_values, bits, mask_rows = batch
     own_table = table + row.to(tl.int64) * ROW
     bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
-    score = score_of(
-        logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, token,
-        V, HAS_EDITS, HAS_MASKS,
-    )  # fmt: skip
+    source = logits + row.to(tl.int64) * STRIDE, entry_ids, entry_values, bits, bits_row
+    score = score_of(source, own_table, token, V, HAS_EDITS, HAS_MASKS)
     inverse, _greedy = inverse_of(rule)
     top = as_float(tl.load(own_table + TOP))
     z = score * inverse
@@ -112,13 +111,10 @@ def opinion(
 
 @triton.jit
 def target_prob_of(
-    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
-    V: tl.constexpr, STRIDE: tl.constexpr,
-    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+    batch, rule, sums, row, token, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
-    _inside, _below, own = opinion(
-        logits, rule, table, entry_ids, entry_values, bits, mask_rows, row, token, V, STRIDE, HAS_EDITS, HAS_MASKS
-    )
+    _inside, _below, own = opinion(batch, rule, row, token, V, STRIDE, HAS_EDITS, HAS_MASKS)
     return own.to(tl.float64) / whole_of(sums, row, splits, 0).to(tl.float64)
 
 
@@ -181,6 +177,7 @@ def joint_kernel(
     tl.debug_barrier()
     asked = (tl.load(rule + STRATEGY) == BLOCK_STRATEGY) & (tl.load(rule + ACCEPT) == NORMAL) & (greedy == 0)
     if asked & is_chain(parents, begin, end):
+        batch = logits, table, entry_ids, entry_values, bits, mask_rows
         joint = tl.full([], 1.0, tl.float64)
         row = begin
         going = (row < end) & (tl.load(table + row.to(tl.int64) * ROW + FIRST, mask=row < end, other=-1) >= 0)
@@ -189,9 +186,8 @@ def joint_kernel(
             if going:
                 token = tl.load(drafted + row + 1)
                 target_prob = target_prob_of(
-                    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
-                    V, STRIDE, HAS_EDITS, HAS_MASKS,
-                )  # fmt: skip
+                    batch, rule, sums, row, token, splits, V, STRIDE, HAS_EDITS, HAS_MASKS
+                )
                 _at, draft_prob = draft_prob_of(probs, prob_rows, row + 1, token, V, True)
                 joint = joint_with(joint, target_prob, draft_prob)
                 tl.store(joints + row + 1, joint)
@@ -217,15 +213,13 @@ def rest_kernel(
             rule = rules + b * WORDS
             inverse, _greedy = inverse_of(rule)
             bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            source = logits + row.to(tl.int64) * STRIDE, entry_ids, entry_values, bits, bits_row
             top = as_float(tl.load(own_table + TOP))
             scale = tl.div_rn(tl.full([], 1.0, tl.float32), whole_of(sums, row, splits, 0).to(tl.float32))
             weight = joint.to(tl.float32)
             rest = tl.zeros([BLOCK], tl.int64)
             for block in range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), splits):
-                scores, ids = read(
-                    logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
-                    V, BLOCK, HAS_EDITS, HAS_MASKS,
-                )  # fmt: skip
+                scores, ids = read(source, own_table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
                 z = scores * inverse
                 masses = tl.where(allowed(z, ids, own_table, rule, top), mass(z - top), 0)
                 drawn = tl.load(probs + at.to(tl.int64) * V + ids, mask=ids < V, other=0.0)
@@ -250,6 +244,7 @@ def walk_kernel(
     end = tl.load(begins + b + 1)
     rule = rules + b * WORDS
     choice = choices + b * CHOICE
+    batch = logits, table, entry_ids, entry_values, bits, mask_rows
     lanes = tl.arange(0, LANES)
     here = begin + lanes < end
     tokens_here = tl.load(drafted + begin + lanes, mask=here, other=-1)
@@ -297,10 +292,7 @@ def walk_kernel(
                         while guess < LANES:
                             token = tl.load(drafted + begin + guess)
                             again = children & (lanes < guess) & (tokens_here == token)
-                            _inside, _below, mine = opinion(
-                                logits, rule, table, entry_ids, entry_values, bits, mask_rows, row, token,
-                                V, STRIDE, HAS_EDITS, HAS_MASKS,
-                            )  # fmt: skip
+                            _inside, _below, mine = opinion(batch, rule, row, token, V, STRIDE, HAS_EDITS, HAS_MASKS)
                             mine = tl.where(tl.max(again.to(tl.int32), axis=0) > 0, 0, mine)
                             chance = uniform(rule, guess)
                             at, draft_prob = draft_prob_of(probs, prob_rows, begin + guess, token, V, HAS_PROBS)
@@ -333,10 +325,8 @@ def walk_kernel(
                 target_prob = joint
                 if ok:
                     target_prob = target_prob_of(
-                        logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums,
-                        begin, tl.load(drafted + begin + 1), splits,
-                        V, STRIDE, HAS_EDITS, HAS_MASKS,
-                    )  # fmt: skip
+                        batch, rule, sums, begin, tl.load(drafted + begin + 1), splits, V, STRIDE, HAS_EDITS, HAS_MASKS
+                    )
                 while ok:
                     length += 1
                     row = begin + length
@@ -347,14 +337,12 @@ def walk_kernel(
                     if ok:
                         token = tl.load(drafted + row + 1)
                         target_prob = target_prob_of(
-                            logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
-                            V, STRIDE, HAS_EDITS, HAS_MASKS,
-                        )  # fmt: skip
+                            batch, rule, sums, row, token, splits, V, STRIDE, HAS_EDITS, HAS_MASKS
+                        )
                         rest = joint * (1.0 - target_prob)
                         at, draft_prob = draft_prob_of(probs, prob_rows, row + 1, token, V, HAS_PROBS)
                         if at >= 0:
                             rest = whole_of(sums, row, splits, 1).to(tl.float64) * ONE_UNIT
-                            rest = tl.where(joint > 0.0, rest, 0.0)
                         safe = tl.where(rest > 0.0, rest + 1.0 - chance, 1.0)
                         chance = tl.where(rest > 0.0, rest / safe, 0.0)
                     if uniform(rule, length) < chance:
@@ -377,9 +365,8 @@ def walk_kernel(
                     sits = tl.sum(tl.where(begin + lanes == parent, stand, 0), axis=0) > 0
                     if sits & stands_alone(table, drafted, begin + at, end, V):
                         inside, below, _mass = opinion(
-                            logits, rule, table, entry_ids, entry_values, bits, mask_rows,
-                            parent, tl.load(drafted + begin + at), V, STRIDE, HAS_EDITS, HAS_MASKS,
-                        )  # fmt: skip
+                            batch, rule, parent, tl.load(drafted + begin + at), V, STRIDE, HAS_EDITS, HAS_MASKS
+                        )
                         if strategy == TOPP:
                             rank = rank_of(parts, begin + at, splits)
                             good = inside & (rank < tl.load(rule + CANDIDATES))
@@ -403,9 +390,8 @@ def walk_kernel(
                     at = begin + last
                     while fits & (at < begin + last + 1 + window):
                         _inside, below, _mass = opinion(
-                            logits, rule, table, entry_ids, entry_values, bits, mask_rows,
-                            at, tl.load(drafted + at + 1), V, STRIDE, HAS_EDITS, HAS_MASKS,
-                        )  # fmt: skip
+                            batch, rule, at, tl.load(drafted + at + 1), V, STRIDE, HAS_EDITS, HAS_MASKS
+                        )
                         wanted = tl.where(at == begin + last, 1, 0)
                         rank = rank_of(parts, at + 1, splits)
                         fits = (rank == wanted) & (below > float("-inf"))
@@ -463,6 +449,7 @@ def pick_kernel(
         rule = rules + b * WORDS
         inverse, _greedy = inverse_of(rule)
         bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+        source = logits + row.to(tl.int64) * STRIDE, entry_ids, entry_values, bits, bits_row
         top = as_float(tl.load(own_table + TOP))
         k0, k1, k2 = random_words(rule, tl.load(own_table + DEPTH), split * 0)
         refused = tl.load(choice + REFUSED)
@@ -473,10 +460,7 @@ def pick_kernel(
         rest_at = at
         reach = tl.full([], float("-inf"), tl.float32)
         for block in tl.range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), pick_splits, num_stages=3):
-            scores, ids = read(
-                logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
-                V, BLOCK, HAS_EDITS, HAS_MASKS,
-            )  # fmt: skip
+            scores, ids = read(source, own_table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
             z = scores * inverse
             inside = allowed(z, ids, own_table, rule, top)
             w = chances(ids, k0, k1, k2)
