@@ -97,12 +97,10 @@ class Sequences:
             self._mute(sequence)
         return sequence
 
-    def make_room(self) -> bool:
-        """Called once for each batch; returns whether a sequence lost its text. With too many tokens, the least
-        recently used sequences lose their text but stay known: otherwise their workers would send it again, only to
-        have it dropped again. With too many sequences, the least recently used are dropped."""
-        if self.tokens <= self._max_tokens and len(self._by_use) <= self._max_sequences:
-            return False
+    def make_room(self) -> None:
+        """Called once for each batch. With too many tokens, the least recently used sequences lose their text but stay
+        known: otherwise their workers would send it again, only to have it dropped again. With too many sequences, the
+        least recently used are dropped."""
         if self.tokens > self._max_tokens:
             for sequence in self._by_use.values():
                 self._mute(sequence)
@@ -110,7 +108,6 @@ class Sequences:
                     break
         while len(self._by_use) > self._max_sequences:
             self._drop(next(iter(self._by_use.values())))
-        return True
 
     def end(self, worker: str, ended: Ended, vocabulary: str = "") -> Text | None:
         """The whole text of an ended sequence, if it is known or sent now. It is no longer followed; the caller

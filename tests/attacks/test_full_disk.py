@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "fast"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "segments"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "store"))
 
 from library_world import Clock, recent

@@ -22,10 +22,11 @@ import pytest
 
 from services.proposer.store.library import Bounds, Library
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "fast"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "segments"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "store"))
 
 from library_world import Died, Disk, World, hang_up, killed, recent, texts_of
+from segment_problems import read_texts
 
 SMALL = Bounds(unsealed_bytes=6000)
 NAMESPACES = ("one", "two")
@@ -247,7 +248,7 @@ def test_flipped_bits_never_become_text(folder):
         world.check(library, complete=False)
         library.corpora("two")
         for segment in library.corpus_segments("two", "notes"):
-            assert [list(text) for text in segment.read_texts()] == [list(range(30))]
+            assert [list(text) for text in read_texts(segment)] == [list(range(30))]
         # A loss is known, or there is none.
         if not library.stats().damaged:
             world.check(library)

@@ -4,8 +4,7 @@ build.py sorts it, loops.py drafts from it.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,15 +76,6 @@ class Segment:
     def close(self) -> None:
         self._record[:] = np.zeros(1, SEGMENT)
         self._file.close()
-
-    def read_texts(self) -> Iterator[array[int]]:
-        text = self._file.text
-        begin = 1
-        # A slice at a time: a list of all separators could be long.
-        for at in range(1, len(text), _SLICE):
-            for end in (np.flatnonzero(text[at : at + _SLICE] == SEPARATOR) + at).tolist():
-                yield array("i", text[begin:end].tobytes())
-                begin = end + 1
 
     def sections(self) -> tuple[Ints, Ints]:
         """(text, positions), where they are mapped."""

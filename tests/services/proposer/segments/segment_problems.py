@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,13 @@ import numpy.typing as npt
 from services.proposer.native import Ints, Longs
 from services.proposer.segments.loops import SEPARATOR
 from services.proposer.segments.segment import Segment
+
+
+def read_texts(segment: Segment) -> list[array[int]]:
+    """Its texts, in their order."""
+    text, _ = segment.sections()
+    ends = np.flatnonzero(text == SEPARATOR).tolist()
+    return [array("i", text[begin + 1 : end].tobytes()) for begin, end in pairwise(ends)]
 
 
 def problems(segment: Segment) -> list[str]:

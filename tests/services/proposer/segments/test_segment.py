@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segment_problems import _order, problems
+from segment_problems import _order, problems, read_texts
 
 from services.proposer.fast.drafting.records import DRAFT
 from services.proposer.segments.loops import VOTERS, guess
@@ -160,13 +160,13 @@ def test_texts_are_never_crossed(build: Build) -> None:
 def test_hardly_any_text_is_a_segment_too(build: Build, tmp_path: Path, texts: Texts) -> None:
     segment = build(texts)
     assert problems(segment) == []
-    assert [text.tolist() for text in segment.read_texts()] == texts
+    assert [text.tolist() for text in read_texts(segment)] == texts
     assert (segment.texts, segment.tokens) == (len(texts), sum(map(len, texts)))
     for context in ([], [5], [7], [5, 5]):
         assert guessed(segment, context) == NOTHING
     merged = merge([segment, segment], tmp_path / "merged")
     assert problems(merged) == []
-    assert [text.tolist() for text in merged.read_texts()] == texts + texts
+    assert [text.tolist() for text in read_texts(merged)] == texts + texts
 
 
 def test_a_context_of_no_tokens_or_with_a_separator_matches_nothing_there(build: Build) -> None:
@@ -306,7 +306,7 @@ def test_merging_goes_in_slices_and_says_how_far_it_is(
     total = merged.tokens
     assert seen == [*((done, total) for done in range(0, total, 100)), (total, total)]
     assert problems(merged) == []
-    assert [text.tolist() for text in merged.read_texts()] == texts
+    assert [text.tolist() for text in read_texts(merged)] == texts
 
 
 def test_a_merge_that_is_called_off_leaves_nothing(build: Build, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_texts_that_repeat_themselves_are_sorted_and_merged_like_others(build: B
 
 def test_texts_are_read_as_they_were_given(build: Build) -> None:
     texts = some_texts(random.Random(9), 30, 60, 9)
-    read = list(build([array("i", text) for text in texts]).read_texts())
+    read = read_texts(build([array("i", text) for text in texts]))
     assert all(isinstance(text, array) for text in read)
     assert [text.tolist() for text in read] == texts
 

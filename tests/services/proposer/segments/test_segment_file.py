@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from segment_problems import problems
+from segment_problems import problems, read_texts
 
 from services.proposer.segments import file as segment_file
 from services.proposer.segments.segment import Segment, SegmentDamaged, merge
@@ -193,7 +193,7 @@ def test_a_process_that_dies_while_writing_leaves_the_old_file_or_the_new_one(pa
     assert ended.returncode == 9
     segment = Segment.open(path)
     assert problems(segment) == []
-    assert [text.tolist() for text in segment.read_texts()] in (TEXTS, [[1, 2, 3]] * 9)
+    assert [text.tolist() for text in read_texts(segment)] in (TEXTS, [[1, 2, 3]] * 9)
     others = [each for each in path.parent.iterdir() if each != path]
     assert all(each.name.endswith(segment_file.UNFINISHED) for each in others)
 

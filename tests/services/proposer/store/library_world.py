@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
-from segment_problems import problems
+from segment_problems import problems, read_texts
 
 from services.proposer.store.files import space_of
 from services.proposer.store.library import Bounds, Library
@@ -239,7 +239,7 @@ def texts_of(library, namespace):
     texts = recent(library, namespace)
     for segment in library.segments(namespace):
         assert problems(segment) == []
-        texts += [text for text in segment.read_texts() if len(text)]
+        texts += [text for text in read_texts(segment) if len(text)]
         library.release(segment)
     return texts
 

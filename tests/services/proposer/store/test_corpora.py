@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from library_world import Clock, killed
+from segment_problems import read_texts
 
 from services.api.messages import CorpusCard
 from services.proposer.segments.segment import Segment
@@ -35,7 +36,7 @@ def states(library, namespace="a"):
 def texts(library, name, namespace="a"):
     library.corpus_segments(namespace, name)
     library.work()
-    return [list(text) for segment in library.corpus_segments(namespace, name) for text in segment.read_texts()]
+    return [list(text) for segment in library.corpus_segments(namespace, name) for text in read_texts(segment)]
 
 
 def test_a_corpus_comes_in_parts_and_is_built(open_library):

@@ -7,6 +7,7 @@ from array import array
 
 import pytest
 from library_world import recent
+from segment_problems import read_texts
 
 from services.proposer.store import database as library_database
 from services.proposer.store.database import LONGEST, Database, DatabaseDamaged, Outdated, checksum
@@ -258,7 +259,7 @@ def test_no_flipped_bit_gives_what_was_not_written(tmp_path, seed):
         found = [list(text) for name in "ab" for text in recent(library, name)]
         library.segments("a")
         library.work()
-        segments = [list(text) for segment in library.segments("a") for text in segment.read_texts()]
+        segments = [list(text) for segment in library.segments("a") for text in read_texts(segment)]
         told = library.stats().damaged
         assert all(text in ([*range(200, 300)], [*range(300, 400)]) for text in found), place
         assert segments == [[*range(100, 200)]] or told, place
@@ -285,7 +286,7 @@ def test_a_damaged_database_is_set_aside_and_segments_are_found_again(tmp_path, 
         library = Library(tmp_path, "words", Bounds(), threads=False)
         library.segments("a")
         library.work()
-        assert [list(text) for one in library.segments("a") for text in one.read_texts()] == [[1, 2, 3]]
+        assert [list(text) for one in library.segments("a") for text in read_texts(one)] == [[1, 2, 3]]
         assert library.corpora("a") == [] and recent(library, "a") == []
         assert library.stats().damaged == (0 if _ else 1)
         library.close()

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 from library_world import Clock, recent
-from segment_problems import problems
+from segment_problems import problems, read_texts
 
 from services.proposer.segments.segment import Segment
 from services.proposer.store.library import Bounds, Library
@@ -52,7 +52,7 @@ def segments(library, namespace):
 
 
 def said(library, namespace):
-    return [list(text) for segment in segments(library, namespace) for text in segment.read_texts()]
+    return [list(text) for segment in segments(library, namespace) for text in read_texts(segment)]
 
 
 def test_what_was_learned_is_recent_until_it_is_sealed(open_library):
@@ -148,7 +148,7 @@ def test_a_segment_that_was_merged_is_readable_as_long_as_somebody_has_it(open_l
         sealed(library, "a", [4])
     (merged,) = segments(library, "a")
     assert merged is not first and merged.tokens == 6
-    assert [list(text) for text in first.read_texts()] == [[1, 2, 3]]
+    assert [list(text) for text in read_texts(first)] == [[1, 2, 3]]
     assert problems(merged) == []
     file = weakref.ref(first._file)
     library.release(first)
