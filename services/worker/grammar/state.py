@@ -103,13 +103,12 @@ class GrammarState:
         children: list[list[int]] = [[] for _ in range(rows)]
         for index, parent in enumerate(parents or range(-1, len(draft) - 1)):
             children[parent + 1].append(index + 1)
-        if not self._walk(found, draft, children, 0):
-            # A draft must not cost the text its matcher.
-            self._restore()
+        self._walk(found, draft, children, 0)
         return found
 
     def _walk(self, found: RowMasks, draft: list[int], children: list[list[int]], row: int) -> bool:
-        """Along the draft tokens behind this row. False: the matcher has reached a limit."""
+        """Along the draft tokens behind this row. False: the matcher has reached a limit. It is replaced where it is
+        asked next: a draft doesn't cost the text its matcher."""
         for child in children[row]:
             token = draft[child - 1]
             if not 0 <= token < self._grammars.vocab_size or not found.bits[row, token >> 5] >> (token & 31) & 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from driving import Guess, Outcome, repeat_what_followed, request, run_all
+from driving import Guess, Outcome, one_step, repeat_what_followed, request, run_all
 from tokenizers import Tokenizer
 
 from services.api.drafter import Draft
@@ -22,7 +22,11 @@ from services.api.strategies import Verification
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.worker.grammar.compiled import Grammars
 from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.replay import Recorder, read, run_again, tokens_of
 from services.worker.running.torch_runner import TorchRunner
+from services.worker.scheduling.events import Arrived
+from services.worker.scheduling.limits import limits_of
+from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
 
 pytestmark = pytest.mark.model
@@ -185,12 +189,12 @@ def test_the_end_of_a_grammar_is_the_end(runner: TorchRunner, tokenizer: Tokeniz
 
 
 def test_a_stop_id_counts_where_the_grammar_may_end(runner: TorchRunner, tokenizer: Tokenizer) -> None:
-    """What is no text, such as <|endoftext|>, is else never allowed."""
+    """What is no text, such as <repo_name>, is else never allowed."""
     [outcome], _ = run_all(
         runner,
-        [request([5, 6, 7], grammar=choice(["yes"]), stop_token_ids=[0], logit_bias={0: 100.0}, max_tokens=40)],
+        [request([5, 6, 7], grammar=choice(["yes"]), stop_token_ids=[3], logit_bias={3: 100.0}, max_tokens=40)],
     )
-    assert (tokenizer.decode(outcome.ids), outcome.finished.stop_token) == ("yes", 0)
+    assert (tokenizer.decode(outcome.ids), outcome.finished.stop_token) == ("yes", 3)
 
 
 def test_a_grammar_that_reaches_a_limit_fails_its_request_alone(runner: TorchRunner) -> None:
@@ -199,3 +203,19 @@ def test_a_grammar_that_reaches_a_limit_fails_its_request_alone(runner: TorchRun
     failed, other = run_all(runner, [bad, good])[0]
     assert failed.end.reason == "invalid" and "too many expressions" in failed.end.message
     assert len(other.ids) == 9 and other.finished.reason == "length"
+
+
+def test_recorded_steps_with_grammars_give_the_same_tokens_again(
+    runner: TorchRunner, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    record = Recorder(tmp_path / "steps")
+    scheduler = Scheduler(limits_of(runner.facts, method="ngram"))
+    for stream, each in enumerate(asked(tokenizer, 3, max_tokens=20)):
+        scheduler.handle(Arrived(each, stream))
+    while scheduler.has_work:
+        work, result, _ = one_step(scheduler, runner, repeat_what_followed)
+        record(work, result)
+    again = list(run_again(runner, read(tmp_path / "steps")))
+    assert len(again) > 10
+    for step, result in again:
+        assert tokens_of(step.result) == tokens_of(result)
