@@ -39,10 +39,10 @@ class World(NamedTuple):
     record: dict[str, Any]
     # What B asks for is made of A's secrets in the world in which it guesses right.
     attacked: list[Secret]
-    # Drafted tokens: for A, of its own secrets; for B, of what A said where both opted in; for B, of its own.
+    # Drafted tokens: for A, of its own secrets; for B, of what A said where both opted in; for B, of each of its own.
     own: int
     shared: int
-    of_b: int
+    of_b: list[int]
     listing_of_a: list[str]
 
 
@@ -51,6 +51,13 @@ async def warm(caller: Caller) -> None:
     known = request([7, 8, 9], speculation={"namespace": "warm", "method": "suffix"})
     while not drafted(await caller.answer(known)):
         # Answers take a moment each: nothing spins.
+        pass
+
+
+async def drafts_come_from_the_corpus(caller: Caller, secret: Secret) -> None:
+    """The first that asks for a corpus has it opened, which takes longer than its answer on a busy machine."""
+    asked = request(secret.half, speculation={"method": "suffix", "corpus": CORPUS, "learn": False})
+    while not drafted(await caller.answer(asked)):
         pass
 
 
@@ -70,8 +77,9 @@ async def play(mesh: RunningMesh, seed: int, attacked: list[Secret] | None = Non
             record[what] = await b.shown(asked)
             if what.startswith("a corpus"):
                 await ready(b)
+                await drafts_come_from_the_corpus(b, attacked[0])
         record["corpora at the end"] = await b.shown(("GET", "/v1/corpora", {}))
-        of_b = sum(drafted(record[what][2]) for what, asked in list(own_drafts(attacked[0], text))[1:])
+        of_b = [drafted(record[what][2]) for what, asked in list(own_drafts(attacked[0], text))[1:]]
         _, _, listed = await a.shown(("GET", "/v1/corpora", {}))
         shared = await both_opt_in(a, b, planted[0])
         own = await tenant.draws_from_its_own(planted[0])
@@ -116,7 +124,8 @@ def test_of_a_text_it_never_heard_it_is_drafted_nothing(worlds: tuple[World, Wor
 
 
 def test_it_is_drafted_from_what_is_its_own(worlds: tuple[World, World]) -> None:
-    assert all(world.of_b >= 4 for world in worlds)
+    # Except by a hybrid from a prediction: it continues n-grams by suffixes.
+    assert all(min(world.of_b[:-1]) >= 4 for world in worlds)
 
 
 def test_there_was_something_to_be_found(worlds: tuple[World, World]) -> None:
