@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from running_mesh import RunningMesh, running_mesh
+from running_mesh import RunningMesh, running_mesh, until
 from sse_client import Answer, body, complete
 
 PROFILE = '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'
@@ -226,18 +226,27 @@ async def test_a_streamer_that_slept_goes_on_with_a_new_epoch_and_cuts_no_stream
 async def test_sigterm_lets_running_streams_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
         expected = await calm_texts(mesh, 600)
+        begun: set[int] = set()
+        all_begun = asyncio.Event()
+
+        def note(answer: Answer) -> None:
+            begun.add(id(answer))
+            if len(begun) == STREAMS:
+                all_begun.set()
 
         async def terminate(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(60):
+                await all_begun.wait()
+            assert not all(t.done() for t in tasks)
             mesh.process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.3)
+            await asyncio.to_thread(until, lambda: mesh.get("/health/ready")[0] == 503, 30.0, why=mesh.text)
             async with (
                 aiohttp.ClientSession() as session,
                 session.post(mesh.url + "/v1/completions", json=body("late", max_tokens=4)) as late,
             ):
                 assert late.status == 503 and "Retry-After" in late.headers
-            live, ready = mesh.get("/health/live")[0], mesh.get("/health/ready")[0]
-            assert (live, ready) == (200, 503)
+            assert mesh.get("/health/live")[0] == 200
 
-        all_complete_and_equal(await run_all(mesh, 600, terminate, speculation=ALONE), expected)
+        answers = await run_all(mesh, 600, terminate, on_chunk=note, speculation=ALONE)
+        all_complete_and_equal(answers, expected)
         assert await asyncio.to_thread(mesh.process.wait, 30) == 0
