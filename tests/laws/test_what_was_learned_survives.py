@@ -30,6 +30,8 @@ from segment_problems import read_texts
 
 SMALL = Bounds(unsealed_bytes=6000)
 NAMESPACES = ("one", "two")
+# After each death all that was ever learned in a folder is read.
+DEATHS_OF_A_FOLDER = 10
 
 
 @pytest.fixture
@@ -199,10 +201,11 @@ def _killed_children(folder, firsts, seconds):
 @pytest.mark.parametrize("deaths", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_processes_that_are_killed_come_back_with_all_they_had_written(folder, deaths):
     """Two of them on one folder, for real."""
-    chance, world = random.Random(deaths), World(folder)
-    firsts = [0, 10_000_000]
-    for _ in range(deaths):
-        lasts = _killed_children(folder, firsts, chance.uniform(0.0, 0.5))
+    chance = random.Random(deaths)
+    for death in range(deaths):
+        if death % DEATHS_OF_A_FOLDER == 0:
+            world, firsts = World(folder / str(death)), [0, 10_000_000]
+        lasts = _killed_children(world.folder, firsts, chance.uniform(0.0, 0.5))
         for first, last in zip(firsts, lasts, strict=True):
             _told(world, range(first + 1, last + 1))
         world.is_sure()
