@@ -424,8 +424,12 @@ def test_good_streams_go_on_under_every_attack() -> None:
                     late[name] = seen.said
                 time.sleep(CALM_S)
         assert mesh.process.poll() is None
-    assert late == {}
-    assert [ended for ended in streams.ended if ended.how != "fine"] == []
-    assert [sample for sample in watch.samples if not sample.agree] == []
-    assert restarts(watch.samples) - killed == Counter()
+    # All at once: a run takes minutes.
+    wrong = {
+        "late": late,
+        "streams": [ended for ended in streams.ended if ended.how != "fine"],
+        "ready": [sample for sample in watch.samples if not sample.agree],
+        "restarts": dict(restarts(watch.samples) - killed),
+    }
+    assert {name: found for name, found in wrong.items() if found} == {}
     assert streams.ended and watch.samples
