@@ -138,7 +138,9 @@ def check_settings(words: list[str]) -> None:
 def check_make(command: str) -> None:
     """The target is there; what it would start is read as that is."""
     words = shlex.split(command)[1:]
-    told = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    # Of the make that runs these tests, ARGS are for pytest.
+    env = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES")}
+    told = subprocess.run(["make", "-n", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert told.returncode == 0, told.stderr
     for line in told.stdout.splitlines():
         if STARTS_A_MESH.search(line):
