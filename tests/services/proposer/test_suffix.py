@@ -127,7 +127,7 @@ def test_who_has_no_guess_gets_nothing_of_what_a_batch_before_was_told() -> None
 
 
 def test_forgotten_sequences_leave_nothing() -> None:
-    for held in (texts(max_requests=0), texts(tokens=100_000)):
+    for held in (texts(learns=False), texts(tokens=100_000)):
         drafter = reading(held)
         guess_of(drafter, of_all(99, []))
         drafter.forget([99])
@@ -161,7 +161,7 @@ def test_a_long_prompt_joins_in_slices_and_short_texts_are_served_meanwhile() ->
 
 
 def test_the_shortest_wait_least() -> None:
-    held = texts(max_requests=0)
+    held = texts(learns=False)
     drafter = reading(held)
     # The rest of the first slice is the longest one's; a second one is too short for it by one token.
     views = [view(1, [1] * (SLICE - 1600 + SLICE + 1)), view(2, [2] * 700), view(3, []), view(4, [4] * 900)]
