@@ -132,9 +132,9 @@ def test_the_command_line_imports_no_role_and_what_roles_share_imports_none() ->
 STREAMER_FOLDERS = {
     "agents": set(),
     "openai": {"agents"},
-    "choice": {"openai"},
+    "choice": {"openai", "agents"},
     "extras": {"openai", "choice"},
-    "door": {"openai", "choice", "extras"},
+    "door": {"openai", "agents", "choice", "extras"},
 }
 
 

@@ -1,0 +1,124 @@
+"""The table of formats: a row for each, with how it is recognised in a chat template. A model's template is written for
+the format that the model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.api.answer_parsers import AUTO, NONE
+from services.streamer.agents import deepseek, ernie, hermes, llama3, mistral, pythonic, qwen3_coder
+from services.streamer.agents.call_grammars import Special, Spelling, Tools, calls_grammar
+from services.streamer.agents.ids import long_id, short_id
+from services.streamer.agents.parts import CallParser
+from services.streamer.agents.qwen3_coder import Schemas
+from services.streamer.agents.reader import AnswerReader
+from services.streamer.agents.reasoning import CLOSER, OPENER, Reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """`signs`: texts that are all in the templates of such models; none: nothing tells them. `markers`: those that may
+    be special tokens, which are no text elsewhere."""
+
+    name: str
+    parser: Callable[[Schemas], CallParser]
+    signs: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    new_id: Callable[[], str] = long_id
+    spelling: Spelling | None = None  # None: a grammar can't say what arguments look like
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """`inside`: the answer begins with reasoning, also where the prompt doesn't end with <think>. `answer`: reads what
+    follows the reasoning."""
+
+    name: str
+    signs: tuple[str, ...] = ()
+    inside: bool = False
+    answer: Callable[[], CallParser] | None = None
+
+
+# The first whose signs are there is taken.
+TOOL_FORMATS = (
+    ToolFormat("qwen3_coder", qwen3_coder.parser, ("<function=",), ("<tool_call>", "</tool_call>")),
+    ToolFormat("ernie45", lambda _: ernie.parser(), ("<tool_call>", "<response>"), ernie.MARKERS,
+               spelling=hermes.SPELLING),
+    ToolFormat("hermes", lambda _: hermes.parser(), ("<tool_call>",), (hermes.OPENER, hermes.CLOSER),
+               spelling=hermes.SPELLING),
+    ToolFormat("mistral", lambda _: mistral.parser(), (mistral.MARKER,), mistral.MARKERS, short_id,
+               mistral.SPELLING),
+    ToolFormat("deepseek_v3", lambda _: deepseek.v3(), (deepseek.OPENER, "```json"), deepseek.MARKERS,
+               spelling=deepseek.V3_SPELLING),
+    ToolFormat("deepseek_v31", lambda _: deepseek.v31(), (deepseek.OPENER,), deepseek.MARKERS,
+               spelling=deepseek.V31_SPELLING),
+    ToolFormat("llama3_json", lambda _: llama3.parser(), ("ipython",), (llama3.MARKER,),
+               spelling=llama3.SPELLING),
+    ToolFormat("pythonic", lambda _: pythonic.parser(), (), pythonic.MARKERS),
+)  # fmt: skip
+REASONING_FORMATS = (
+    ReasoningFormat("ernie45", ("<think>", "<response>"), answer=ernie.answer),
+    ReasoningFormat("deepseek_r1", ("</think>", deepseek.ASSISTANT), inside=True),
+    ReasoningFormat("qwen3", ("</think>",)),
+)
+# Models whose template has no format of its own are told this one (services/tokenizer/plain_tools.py).
+PLAIN = "hermes"
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Of the served model."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+
+    def reader(
+        self, schemas: Schemas | None, end_of_prompt: str, *, one_call: bool, quiet: bool
+    ) -> AnswerReader | None:
+        """Of an answer behind this prompt. `schemas`: of the tools it may call; None: it may call none."""
+        reasoning = None if self.reasoning is None else _reasoning(self.reasoning, end_of_prompt)
+        answer = None if self.reasoning is None or self.reasoning.answer is None else self.reasoning.answer()
+        called = self.tools if schemas is not None else None
+        if reasoning is None and answer is None and called is None:
+            return None
+        calls = None if called is None or schemas is None else called.parser(schemas)
+        new_id = long_id if called is None else called.new_id
+        return AnswerReader(reasoning, answer, calls, new_id, one_call, quiet)
+
+    def calls_grammar(self, tools: Tools, end_of_prompt: str, special: Special, *, several: bool) -> str | None:
+        """Of an answer that calls one of the tools. None: the format can't be held to."""
+        if self.tools is None or self.tools.spelling is None:
+            return None
+        reasoning = None if self.reasoning is None else _reasoning(self.reasoning, end_of_prompt)
+        return calls_grammar(self.tools.spelling, tools, special, several=several, reasoning=reasoning)
+
+    def markers(self, *, tools: bool) -> frozenset[str]:
+        """Special tokens that are text in answers which a reader reads."""
+        called = self.tools.markers if tools and self.tools is not None else ()
+        return frozenset(called if self.reasoning is None else (*called, OPENER, CLOSER))
+
+
+def _reasoning(format: ReasoningFormat, end_of_prompt: str) -> Reasoning | None:
+    """A template may write the beginning of the reasoning, or all of it where there is to be none."""
+    end = end_of_prompt.rstrip()
+    return None if end.endswith(CLOSER) else Reasoning(format.inside or end.endswith(OPENER))
+
+
+def formats_of(tool_call_parser: str, reasoning_parser: str, template: str) -> Formats:
+    return Formats(tool_format(tool_call_parser, template), reasoning_format(reasoning_parser, template))
+
+
+def tool_format(name: str, template: str) -> ToolFormat | None:
+    """By the setting. None: calls stay in the text."""
+    if name == AUTO:
+        found = (each for each in TOOL_FORMATS if each.signs and all(sign in template for sign in each.signs))
+        return next(found, None) or tool_format(PLAIN, template)
+    return None if name == NONE else next(each for each in TOOL_FORMATS if each.name == name)
+
+
+def reasoning_format(name: str, template: str) -> ReasoningFormat | None:
+    """By the setting. None: reasoning stays in the text."""
+    if name == AUTO:
+        return next((each for each in REASONING_FORMATS if all(sign in template for sign in each.signs)), None)
+    return None if name == NONE else next(each for each in REASONING_FORMATS if each.name == name)

@@ -1,0 +1,51 @@
+"""Calls of Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, and of its newer models
+`[TOOL_CALLS]name[ARGS]{...}`, with the marker before each call."""
+
+from __future__ import annotations
+
+import re
+
+from services.streamer.agents.call_grammars import Spelling
+from services.streamer.agents.call_list import CallList
+from services.streamer.agents.marked import MarkedCalls
+from services.streamer.agents.named_call import NamedCall
+from services.streamer.agents.parts import CallBody, Part
+
+MARKER = "[TOOL_CALLS]"
+SPELLING = Spelling('{"name": "', '", "arguments": ', "}", ", ", f"{MARKER} [", "]")
+MARKERS = (MARKER, "[ARGS]", "[CALL_ID]")
+_NAMED = re.compile(r"\s*([\w.:-]{1,256})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def parser() -> MarkedCalls:
+    return MarkedCalls({MARKER: lambda index, marker: _Either(index, marker)})
+
+
+class _Either:
+    """A list of calls, or one call with its name before the arguments."""
+
+    def __init__(self, index: int, marker: str) -> None:
+        self._index = index
+        self._marker = marker
+        self._held = ""
+        self._body: CallBody | None = None
+
+    def feed(self, text: str) -> tuple[list[Part], str | None]:
+        if self._body is None:
+            self._held += text
+            begin = self._held.lstrip()
+            if not begin:
+                return [], None
+            if begin[0] == "[":
+                self._body = CallList(self._index, self._marker, opens="[", between=",", closes="]")
+            else:
+                self._body = NamedCall(self._index, self._marker, _NAMED)
+            text, self._held = self._held, ""
+        return self._body.feed(text)
+
+    def flush(self) -> list[Part]:
+        return [self._marker + self._held] if self._body is None else self._body.flush()
+
+    @property
+    def calls(self) -> int:
+        return 0 if self._body is None else self._body.calls

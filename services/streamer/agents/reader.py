@@ -1,0 +1,90 @@
+"""Reads one answer of a chat: its text comes in pieces, reasoning, content and calls of tools go out.
+
+    text ─▶ reasoning.py ─▶ answer of the format ─▶ calls ─▶ Said
+
+Knows no JSON bodies and no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.streamer.agents.parts import CallDelta, CallParser, Part
+from services.streamer.agents.reasoning import Reasoning
+
+
+@dataclass(slots=True)
+class SaidCall:
+    """What is new of a call; `id` and `name` with its first part."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Said:
+    reasoning: str = ""
+    content: str = ""
+    calls: list[SaidCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.reasoning or self.content or self.calls)
+
+
+@dataclass(slots=True)
+class AnswerReader:
+    """Of one choice. With `one_call` calls after the first are left out; with `quiet` the reasoning is."""
+
+    reasoning: Reasoning | None
+    answer: CallParser | None
+    calls: CallParser | None
+    new_id: Callable[[], str]
+    one_call: bool = False
+    quiet: bool = False
+    called: bool = False  # the answer calls a tool
+
+    def feed(self, text: str) -> Said:
+        reasoning, text = ("", text) if self.reasoning is None else self.reasoning.feed(text)
+        return self._said(reasoning, self._parsed(self._of_answer(text)))
+
+    def flush(self) -> Said:
+        """The answer has ended."""
+        reasoning, text = ("", "") if self.reasoning is None else self.reasoning.flush()
+        text = self._of_answer(text)
+        if self.answer is not None:
+            text += "".join(each for each in self.answer.flush() if isinstance(each, str))
+        parts = self._parsed(text)
+        return self._said(reasoning, parts + (self.calls.flush() if self.calls is not None else []))
+
+    def _of_answer(self, text: str) -> str:
+        if self.answer is None:
+            return text
+        return "".join(each for each in self.answer.feed(text) if isinstance(each, str))
+
+    def _parsed(self, text: str) -> list[Part]:
+        if self.calls is None:
+            return [text] if text else []
+        return self.calls.feed(text) if text else []
+
+    def _said(self, reasoning: str, parts: list[Part]) -> Said:
+        said = Said("" if self.quiet else reasoning)
+        content = []
+        for part in parts:
+            if isinstance(part, str):
+                content.append(part)
+            elif not (self.one_call and part.index):
+                self._add(part, said.calls)
+        said.content = "".join(content)
+        return said
+
+    def _add(self, part: CallDelta, calls: list[SaidCall]) -> None:
+        """Parts of one call that come together are one."""
+        if not calls or calls[-1].index != part.index:
+            calls.append(SaidCall(part.index))
+        if part.name:
+            calls[-1].id, calls[-1].name = self.new_id(), part.name
+            self.called = True
+        calls[-1].arguments += part.arguments

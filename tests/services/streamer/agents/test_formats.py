@@ -1,0 +1,186 @@
+"""Every format: calls as models write them, cut anywhere; what is no call is content."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from cutting import Make, read, read_at_every_cut
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.api.answer_parsers import AUTO, NONE, REASONING_PARSERS, TOOL_CALL_PARSERS
+from services.streamer.agents.families import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    reasoning_format,
+    tool_format,
+)
+
+SCHEMAS = {"f": {"s": {"type": "string"}, "n": {"type": "integer"}}}
+F, G = ("f", '{"a": "x}\\"]{", "b": [1, {"c": null}]}'), ("g", "{}")
+
+
+def make_of(name: str) -> Make:
+    format = tool_format(name, "")
+    assert format is not None
+    return lambda: format.parser(SCHEMAS)
+
+
+def obj(call: tuple[str, str], key: str = "arguments") -> str:
+    return f'{{"name": "{call[0]}", "{key}": {call[1]}}}'
+
+
+# Format, what a model writes, content and calls.
+WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
+    ("hermes", f"<tool_call>\n{obj(F)}\n</tool_call>\n<tool_call>{obj(G)}</tool_call>", "", [F, G]),
+    ("hermes", f"Let me see.\n<tool_call>\n{obj(F)}\n</tool_call>\nDone.", "Let me see.\nDone.", [F]),
+    ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", [("f", '{"a": 1}')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}, "id": {"x": "}"}} </tool_call>', "", [("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
+    # Forgotten: the last bracket, the closing tag.
+    ("hermes", f'<tool_call>{{"name": "f", "arguments": {F[1]}</tool_call><tool_call>{obj(G)}', "", [F, G]),
+    # The end of the tokens.
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "tr', "", [("f", '{"a": "tr')]),
+    ("ernie45", f"<response>\nHm.\n</response>\n\n<tool_call>\n{obj(F)}\n</tool_call>\n", "Hm.", [F]),
+    ("ernie45", "<response>\nHm.\n</response>\n", "Hm.", []),
+    ("mistral", f"[TOOL_CALLS] [{obj(F)}, {obj(G)}]", "", [F, G]),
+    ("mistral", f"Well [TOOL_CALLS]f[ARGS]{F[1]}[TOOL_CALLS]g{G[1]}", "Well", [F, G]),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "123456789"}] ok', "ok", [("f", "{}")]),
+    ("llama3_json", f"{obj(F, 'parameters')}; {obj(G, 'parameters')}", "", [F, G]),
+    ("llama3_json", f"<|python_tag|>{obj(F)}", "", [F]),
+    ("llama3_json", '{"answer": 42} is it.', '{"answer": 42} is it.', []),
+    ("pythonic", '[f(a="x}\\"]{", b=[1, {"c": None}]), g()]', "", [F, G]),
+    ("pythonic", "<|python_start|>[f(a=-1.5e3, b='é\\u00e9', c=(True,))]<|python_end|>", "",
+     [("f", '{"a": -1500.0, "b": "éé", "c": [true]}')]),
+    ("pythonic", "[1, 2] are numbers", "[1, 2] are numbers", []),
+    ("deepseek_v3", "Ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n" + F[1] + "\n```"
+     "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     "Ok", [F, G]),
+    ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>" + F[1] + "<｜tool▁call▁end｜>"
+     "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "", [F, G]),
+    ("qwen3_coder", "Ok.\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
+     "<parameter=o>\n{\"x\": [true]}\n</parameter>\n<parameter=p>\na\nb\n</parameter>\n</function>\n</tool_call>\n"
+     "<tool_call>\n<function=g>\n</function>\n</tool_call>",
+     "Ok.", [("f", '{"s": "12", "n": 12, "o": {"x": [true]}, "p": "a\\nb"}'), G]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), WRITTEN)
+def test_what_a_model_writes_is_read_at_every_cut(
+    name: str, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert read_at_every_cut(make_of(name), text) == (content, calls)
+
+
+MALFORMED = [
+    ("hermes", "<tool_call>not a call</tool_call>"),
+    ("hermes", 'a <tool_call>{"name": 3, "arguments": {}}</tool_call> b'),
+    ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}'),
+    ("hermes", '<tool_call>{"name": "f", "argu'),
+    ("hermes", '<tool_call>{"arguments": {"a": 1e999}, "name": "f"}'),
+    ("hermes", "x < y, and <tool"),
+    ("hermes", "  \n "),
+    ("mistral", "[TOOL_CALLS] [nothing"),
+    ("mistral", "[TOOL_CALLS] and more"),
+    ("llama3_json", "<|python_tag|>print(1)"),
+    ("llama3_json", '{"name": "f", "parameters"'),
+    ("pythonic", "[f(a=b)]"),
+    ("pythonic", "[f(a=1"),
+    ("pythonic", "[f(a=" + "[" * 99 + "]" * 99 + ")]"),
+    ("pythonic", "[f(a=1e999)]"),
+    ("deepseek_v31", "<｜tool▁call▁begin｜>f{}"),
+    ("qwen3_coder", "<function=f"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), MALFORMED)
+def test_what_is_no_call_is_content(name: str, text: str) -> None:
+    assert read_at_every_cut(make_of(name), text) == (text, [])
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=6), JSON, max_size=4)
+CALLS = st.lists(st.tuples(st.sampled_from(["f", "get_time"]), ARGUMENTS), min_size=1, max_size=3)
+WRITERS = {
+    "hermes": lambda calls: "\n".join(f"<tool_call>\n{obj(each)}\n</tool_call>" for each in calls),
+    "mistral": lambda calls: f"[TOOL_CALLS] [{', '.join(map(obj, calls))}]",
+    "llama3_json": lambda calls: "; ".join(obj(each, "parameters") for each in calls),
+    "deepseek_v31": lambda calls: "".join(
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>" for name, arguments in calls
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@given(calls=CALLS, indent=st.sampled_from([None, 2]), ascii=st.booleans(), size=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_arguments_are_the_text_that_the_model_wrote(
+    name: str, calls: list[tuple[str, Any]], indent: int | None, ascii: bool, size: int
+) -> None:
+    written = [(each, json.dumps(value, indent=indent, ensure_ascii=ascii)) for each, value in calls]
+    text = WRITERS[name](written)
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    assert read(make_of(name), pieces) == ("", written)
+
+
+PIECES = [
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<function=", "</function>", "<parameter=", "</parameter>", "<response>", "```", "function",
+    '{"name": "f", "arguments": ', '"', "\\", "{", "}", "[", "]", "(", ")", ",", ";", ":", "=", ">", " ", "\n", "f",
+    "1", "'", "é", "\0", "null", "e999",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOOL_CALL_PARSERS)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=24))
+@settings(max_examples=150, deadline=None)
+def test_no_text_raises_and_no_cut_changes_what_is_read(name: str, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    whole = read(make_of(name), [text])
+    assert read(make_of(name), pieces) == whole == read(make_of(name), list(text))
+
+
+@pytest.mark.parametrize("name", TOOL_CALL_PARSERS)
+@pytest.mark.parametrize("piece", [*PIECES[:9], "<tool_call>{", "[f(", '{"name": "f", "arguments": {"a":'])
+def test_the_time_grows_with_the_text_and_not_with_its_square(name: str, piece: str) -> None:
+    """A square would take minutes of the processor."""
+    text = piece * (60_000 // len(piece))
+    pieces = [text[place : place + 6] for place in range(0, len(text), 6)]
+    began = time.thread_time()
+    read(make_of(name), pieces)
+    assert time.thread_time() - began < 5.0
+
+
+def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
+    assert {each.name for each in TOOL_FORMATS} == set(TOOL_CALL_PARSERS)
+    assert {each.name for each in REASONING_FORMATS} == set(REASONING_PARSERS)
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "reasoning"),
+    [
+        ("{{ messages }}", "hermes", None),
+        ("<tool_call> ... <|im_start|>", "hermes", None),
+        ("<tool_call> ... </think>", "hermes", "qwen3"),
+        ("<tool_call><function=", "qwen3_coder", None),
+        ("[TOOL_CALLS]", "mistral", None),
+        ("<|start_header_id|>ipython", "llama3_json", None),
+        ("<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
+        ("<｜Assistant｜><｜tool▁call▁begin｜></think>", "deepseek_v31", "deepseek_r1"),
+        ("<think><tool_call><response>", "ernie45", "ernie45"),
+    ],
+)
+def test_the_template_tells_the_format(template: str, tools: str, reasoning: str | None) -> None:
+    found, thinking = tool_format(AUTO, template), reasoning_format(AUTO, template)
+    assert found is not None and found.name == tools
+    assert (thinking and thinking.name) == reasoning
+    assert tool_format(NONE, template) is None and reasoning_format(NONE, template) is None
