@@ -105,6 +105,13 @@ def _drafter(text: str) -> str:
     return text
 
 
+def _template_file(text: str) -> str:
+    """vLLM also takes the template itself."""
+    if "{" in text:
+        raise ValueError("write --chat-template FILE, with the template in that file")
+    return text
+
+
 # llama-server's methods: aliases of ours, and none.
 SPEC_TYPES = {"none": NAIVE} | {
     alias: method.name
@@ -147,8 +154,18 @@ FORMATS = (
 )
 ONE_ENGINE = "leave it out, or write --executor triton (GPU), compiled (CPU) or plain (PyTorch)"
 GRAPHS = "leave it out: on a GPU, steps up to a certain size are CUDA graphs; --executor plain uses none"
-NO_TOOLS = "not served: tools and functions"
-NO_THINKING = "not served: separating the reasoning from the answer"
+NO_TOOLS = "not served: tools that the server runs; requests bring tools, and clients run them (docs/use/tools.md)"
+# Names of other servers for the formats of tool calls and of reasoning.
+TOOL_FORMATS = {
+    "qwen": "hermes", "qwen25": "hermes", "qwen2d5": "hermes", "qwen3": "hermes", "qwen3_xml": "qwen3_coder",
+    "llama3": "llama3_json", "deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "ernie-x1": "ernie45",
+    "ernie_x1": "ernie45", "ernie-45-vl-thinking": "ernie45",
+}  # fmt: skip
+REASONING_FORMATS = {
+    "deepseek-r1": "deepseek_r1", "deepseek-v3": "qwen3", "deepseek_v3": "qwen3", "qwen-qwq": "deepseek_r1",
+    "qwen3-thinking": "deepseek_r1", "ernie-x1": "ernie45", "ernie_x1": "ernie45", "ernie-45-vl": "ernie45",
+    "ernie-45-vl-thinking": "ernie45",
+}  # fmt: skip
 NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
 NO_GRAMMAR = "not served: structured output (a grammar or a JSON schema)"
 NO_IMAGES = "not served: images, audio and video"
@@ -156,7 +173,7 @@ NO_OFFLOAD = "not served: weights or KV pages outside of the device's memory"
 PAGES = "leave it out: KV pages travel over the mesh, or with --page-transport nixl (docs/operate/split.md)"
 UP_STARTS_BOTH = "`specmesh up` starts workers of both phases: `--prefill-workers N --decode-workers M`"
 SPLIT = {"prefill": "prefill", "decode": "decode"}
-IN_MODEL_FOLDER = "leave it out: tokenizer and chat template are read from the model's folder"
+IN_MODEL_FOLDER = "leave it out: the tokenizer is read from the model's folder"
 NO_TLS = "not served: TLS; put a proxy in front (docs/operate/security.md)"
 BY_PRIORITY = "leave it out: requests run by priority, then by arrival"
 SOCKETS = "leave it out: the processes of a machine use sockets, not ports, in the folder --run-dir"
@@ -200,7 +217,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--tokenizer", "vLLM, FastDeploy", why=IN_MODEL_FOLDER),
     _flag("--tokenizer-path", "SGLang", why=IN_MODEL_FOLDER),
     _flag("--tokenizer-mode", "vLLM, SGLang", nothing=("auto",), why=IN_MODEL_FOLDER),
-    _flag("--chat-template", f"{ALL}, {LLAMA}", why=IN_MODEL_FOLDER),
+    _flag("--chat-template", f"{ALL}, {LLAMA}", "chat_template", reads=_template_file, note="a file with the template"),
     _flag("--revision", ALL, why="write --model FOLDER, with that revision in the folder"),
     _switch("--trust-remote-code", ALL, nothing=("true", "false"),
             note="without effect: code of a model's folder is never run"),
@@ -369,9 +386,10 @@ FLAGS: tuple[Foreign, ...] = (
     # What isn't served
     _switch("--enable-lora", "vLLM, SGLang", nothing=OFF, why=NO_LORA),
     _flag("--lora-modules --lora-paths --adapters", "vLLM, SGLang, LMDeploy", why=NO_LORA),
-    _switch("--enable-auto-tool-choice", "vLLM", nothing=OFF, why=NO_TOOLS),
-    _flag("--tool-call-parser", ALL, why=NO_TOOLS),
-    _flag("--reasoning-parser", ALL, why=NO_THINKING),
+    _switch("--enable-auto-tool-choice", "vLLM", nothing=("true", "false"),
+            note="without effect: a request with tools may always call them"),
+    _flag("--tool-call-parser", ALL, "tool_call_parser", values=TOOL_FORMATS),
+    _flag("--reasoning-parser", ALL, "reasoning_parser", values=REASONING_FORMATS),
     _flag("--guided-decoding-backend", "vLLM, FastDeploy", nothing=("auto", "off"), why=NO_GRAMMAR),
     _flag("--grammar-backend", "SGLang", nothing=("none",), why=NO_GRAMMAR),
     _flag("--limit-mm-per-prompt --mm-processor-kwargs", "vLLM, FastDeploy", why=NO_IMAGES),
@@ -511,9 +529,10 @@ FLAGS: tuple[Foreign, ...] = (
           why="not served: this sampler; requests have temperature, top_p, top_k, min_p and penalties"),
     # Its templates, and what isn't served
     _switch("--jinja", LLAMA, nothing=ON, why="leave it out: chat templates are always in Jinja"),
-    _flag("--chat-template-file", LLAMA, why=IN_MODEL_FOLDER),
-    _flag("--chat-template-kwargs", LLAMA, why="not served: parameters of the chat template"),
-    _flag("--reasoning-format", LLAMA, nothing=("none",), why=NO_THINKING),
+    _flag("--chat-template-file", LLAMA, "chat_template", reads=_template_file),
+    _flag("--chat-template-kwargs", LLAMA, why=IN_REQUESTS),
+    _flag("--reasoning-format", LLAMA, "reasoning_parser",
+          values={"none": "none", "auto": "auto", "deepseek": "auto"}),
     _flag("--reasoning-budget", LLAMA, nothing=("-1",), why="not served: a limit of the reasoning"),
     _flag("--grammar --grammar-file -j --json-schema -jf --json-schema-file", LLAMA, why=NO_GRAMMAR),
     _flag("--lora --lora-scaled", LLAMA, why=NO_LORA),

@@ -23,14 +23,28 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 # 1. streamer -> tokenizer ------------------------------------------------------------------------------
 
 
+class ToolCall(Message, frozen=True):
+    """A call that the model has made. `arguments` is the text of a JSON object."""
+
+    id: str | None
+    name: str
+    arguments: str
+
+
 class ChatTurn(Message, frozen=True):
+    """`tool_call_id`: of a tool's result, the call that it answers."""
+
     role: str
-    content: str
+    content: str | None
     name: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+    reasoning: str | None = None
 
 
 class Encode(Message, frozen=True):
-    """Turn text or a conversation into token ids. Exactly one of `turns` and `text` is set."""
+    """Turn text or a conversation into token ids. Exactly one of `turns` and `text` is set. `tools`, a list, and
+    `template_kwargs`, an object, are JSON for the chat template; empty: none."""
 
     turns: list[ChatTurn] | None = None
     text: str | None = None
@@ -38,6 +52,8 @@ class Encode(Message, frozen=True):
     add_special_tokens: bool = True
     # A longer prompt is answered with an error. The tokenizer is the first to know the length.
     max_tokens: int = 0
+    tools: str = ""
+    template_kwargs: str = ""
 
 
 class Encoded(Message, frozen=True):

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.api.answer_parsers import AUTO as PARSER_AUTO
+from services.api.answer_parsers import NONE as PARSER_NONE
+from services.api.answer_parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
 from services.api.cores import cores_of
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.hosts import origins_of
@@ -84,6 +87,9 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_messages", 1024, "Maximum number of messages in a chat request", low=1, high=100000, roles="streamer"),
     _row("max_stop_strings", 16, "Maximum number of stop strings in a request", low=0, high=256, roles="streamer"),
     _row("vllm_metric_names", False, "Also serve the metrics with the prefix vllm:, for existing dashboards"),
+    _row("chat_template", "", "File with the chat template, in Jinja; empty: the one in the model's folder", kind="path"),
+    _row("tool_call_parser", PARSER_AUTO, "Format in which the model calls tools; auto: by its chat template, hermes if that shows none; none: calls stay in the text", kind="choice", choices=(PARSER_AUTO, PARSER_NONE, *TOOL_CALL_PARSERS), roles="streamer"),
+    _row("reasoning_parser", PARSER_AUTO, "Format in which the model's reasoning precedes its answer; auto: by its chat template; none: reasoning stays in the text", kind="choice", choices=(PARSER_AUTO, PARSER_NONE, *REASONING_PARSERS), roles="streamer"),
     _row("template_timeout", 2.0, "Maximum run time of the model's chat template, in seconds", low=0.01, high=60.0, roles="tokenizer"),
     # Speculation
     _row("speculative_config", "{}", "Speculation settings as JSON with the keys of FastDeploy and vLLM: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
+from models.errors import ModelError
 from models.sources import ensure_model
+from services.api.chat_templates import read_template
 from services.api.messages import (
     CheckGrammar,
     Decode,
@@ -25,7 +27,7 @@ from services.api.messages import (
 )
 from services.api.settings import cache_dir
 from services.runtime.introspection import Figures
-from services.tokenizer.chat_template import TemplateError, read_template
+from services.tokenizer.chat_template import TemplateError
 from services.tokenizer.encode import Encoder, TooLong
 from services.tokenizer.grammar_process import GrammarCheckFailed, GrammarProcess
 from services.tokenizer.lanes import Lanes
@@ -64,7 +66,7 @@ class TokenizerActor(Actor):
         folder = await asyncio.to_thread(
             lambda: ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
         )
-        source = read_template(folder)
+        source = read_template(folder, settings.chat_template)
         if source is not None:
             self._template = TemplateProcess(
                 source,
@@ -74,6 +76,8 @@ class TokenizerActor(Actor):
             try:
                 await self._template.start()
             except TemplateError as error:
+                if settings.chat_template:
+                    raise ModelError(f"chat_template: {settings.chat_template}: {error}", "correct the file") from error
                 log.warning("chats will be refused: %s", error)
         self._grammars = GrammarProcess(folder / "tokenizer.json")
         self._encoder = await asyncio.to_thread(lambda: Encoder.from_folder(folder))
@@ -141,7 +145,10 @@ class TokenizerActor(Actor):
         if self._template is None:
             raise self._refuse("no_template", "this model has no chat template: use the completions API")
         try:
-            return await self._template.render(message.turns, message.add_generation_prompt), False
+            text = await self._template.render(
+                message.turns, message.add_generation_prompt, message.tools, message.template_kwargs
+            )
+            return text, False
         except TemplateBroken as error:
             raise self._refuse("no_template", f"{error}: use the completions API") from None
         except TemplateDeadline as error:
@@ -183,4 +190,7 @@ class TokenizerActor(Actor):
 
 def _length(message: Encode) -> int:
     """Characters of what is to be encoded."""
-    return len(message.text or "") + sum(len(turn.content) for turn in message.turns or ())
+    texts = [message.text, message.tools, message.template_kwargs]
+    for turn in message.turns or ():
+        texts += [turn.content, turn.reasoning, *(each.arguments for each in turn.tool_calls)]
+    return sum(map(len, filter(None, texts)))

@@ -1,7 +1,7 @@
-"""The model's own chat template: found in its folder, rendered in a jinja2 sandbox.
+"""The chat template, rendered in a jinja2 sandbox.
 
-Templates come from the model's folder, never from a request. Knows nothing of processes or deadlines:
-template_process.py runs this where it can be killed.
+Templates come from the model's folder or the server's operator, never from a request. Knows nothing of processes or
+deadlines: template_process.py runs this where it can be killed.
 """
 
 from __future__ import annotations
@@ -10,29 +10,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from models.errors import ModelError
-
-# Those on the hub have up to 20 kB.
-MAX_TEMPLATE_BYTES = 1 << 20
-SPECIAL_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-    "additional_special_tokens",
-)
+from services.api.chat_templates import TemplateSource
+from services.tokenizer.plain_tools import tools_in_words, turns_in_words
 
 
 class TemplateError(Exception):
@@ -40,52 +27,27 @@ class TemplateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateSource:
-    """What a folder says about its template; small enough to travel to another process."""
+class _Compiled:
+    """`reads_calls`: it knows turns that call tools, and the results of tools."""
 
-    text: str
-    special_tokens: dict[str, Any]
-
-
-def read_template(folder: Path) -> TemplateSource | None:
-    """The template of a Hugging Face folder: chat_template.jinja, else the one in tokenizer_config.json.
-
-    Raises ModelError for a file that cannot be one.
-    """
-    config = _json_object(folder / "tokenizer_config.json")
-    special = {name: _plain(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
-    own_file = folder / "chat_template.jinja"
-    if own_file.is_file():
-        return TemplateSource(_text_of(own_file), special)
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return TemplateSource(template, special) if isinstance(template, str) else None
+    template: jinja2.Template
+    reads_tools: bool
+    reads_calls: bool
 
 
-def _text_of(path: Path) -> str:
-    size = path.stat().st_size
-    if size > MAX_TEMPLATE_BYTES:
-        raise ModelError(f"{path} has {size} bytes", f"templates of at most {MAX_TEMPLATE_BYTES} are read")
+def _compiled(text: str) -> _Compiled:
+    environment = _environment()
     try:
-        return path.read_text(encoding="utf-8")
-    except ValueError as error:
-        raise ModelError(f"{path} is no text: {error}", "fetch the file again") from error
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    value = json.loads(path.read_bytes())
-    return value if isinstance(value, dict) else {}
-
-
-def _plain(token: Any) -> Any:
-    """Tokens are written as text or as an object with `content`."""
-    if isinstance(token, dict):
-        return token.get("content", "")
-    return [_plain(one) for one in token] if isinstance(token, list) else token
+        tree = environment.parse(text)
+        reads_tools = "tools" in meta.find_undeclared_variables(tree)
+        reads_calls = any(word in text for word in ("tool_calls", "'tool'", '"tool"'))
+        return _Compiled(environment.from_string(tree), reads_tools, reads_calls)
+    except MemoryError:
+        raise TemplateError("the model's chat template is broken: it needs too much memory") from None
+    # As with rendering, whatever foreign code trips over.
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise TemplateError(f"the model's chat template is broken: {why}"[:500]) from None
 
 
 class ChatTemplate:
@@ -95,27 +57,34 @@ class ChatTemplate:
     def __init__(self, source: TemplateSource, max_chars: int) -> None:
         self._special_tokens = source.special_tokens
         self._max_chars = max_chars
-        try:
-            self._template = _environment().from_string(source.text)
-        except MemoryError:
-            raise TemplateError("the model's chat template is broken: it needs too much memory") from None
-        # As with rendering, whatever foreign code trips over.
-        except Exception as error:
-            why = str(error) or type(error).__name__
-            raise TemplateError(f"the model's chat template is broken: {why}"[:500]) from None
+        self._compiled = _compiled(source.text)
+        self._with_tools = _compiled(source.with_tools) if source.with_tools else self._compiled
 
-    def render(self, turns: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        turns: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """What a template knows nothing of is told in words: plain_tools.py. `kwargs`: of the request."""
         pieces: list[str] = []
         size = 0
+        compiled = self._with_tools if tools else self._compiled
+        if not compiled.reads_calls:
+            turns = turns_in_words(turns)
+        if tools and not compiled.reads_tools:
+            turns, tools = tools_in_words(turns, tools), ()
         variables: dict[str, Any] = {
+            **(kwargs or {}),
             **self._special_tokens,
             "messages": turns,
-            "tools": None,
+            "tools": tools or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            for piece in self._template.generate(variables):
+            for piece in compiled.template.generate(variables):
                 pieces.append(piece)
                 size += len(piece)
                 if size > self._max_chars:

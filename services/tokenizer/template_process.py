@@ -11,12 +11,14 @@ The child arms timers that kill it in the kernel at the deadline (bounded_child.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import msgspec
 
+from services.api.chat_templates import TemplateSource
 from services.api.messages import ChatTurn
 from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, Questions
-from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
+from services.tokenizer.chat_template import ChatTemplate, TemplateError
 
 # Python, jinja2 and the largest conversation take a tenth of this.
 MAX_MEMORY = 1 << 30
@@ -37,8 +39,11 @@ class _Setup(msgspec.Struct):
 
 
 class _Job(msgspec.Struct):
-    turns: list[dict[str, str]]
+    turns: list[dict[str, Any]]
     add_generation_prompt: bool
+    # The parent puts JSON in as it came.
+    tools: Any = ()
+    kwargs: Any = None
 
 
 class _Answer(msgspec.Struct):
@@ -65,11 +70,13 @@ class TemplateProcess:
         except (ChildDied, ChildLate) as error:
             raise self._failed(error) from None
 
-    async def render(self, turns: list[ChatTurn], add_generation_prompt: bool) -> str:
-        """Raises TemplateError."""
+    async def render(
+        self, turns: list[ChatTurn], add_generation_prompt: bool, tools: str = "", kwargs: str = ""
+    ) -> str:
+        """`tools` and `kwargs` are JSON, or empty. Raises TemplateError."""
         if self._broken:
             raise TemplateBroken(self._broken)
-        job = _Job([_as_dict(turn) for turn in turns], add_generation_prompt)
+        job = _Job([_as_dict(turn) for turn in turns], add_generation_prompt, _raw(tools), _raw(kwargs))
         try:
             # The child's own timer is the deadline; this one is for a child that cannot run at all.
             body = await self._child.ask(msgspec.json.encode(job), self._setup.deadline + 1.0)
@@ -99,9 +106,21 @@ class TemplateProcess:
         return TemplateError("the process that renders chat templates died; try again")
 
 
-def _as_dict(turn: ChatTurn) -> dict[str, str]:
-    message = {"role": turn.role, "content": turn.content}
-    return message if turn.name is None else {**message, "name": turn.name}
+def _as_dict(turn: ChatTurn) -> dict[str, Any]:
+    """As templates read it: what isn't given has no key."""
+    message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    if turn.tool_calls:
+        message["tool_calls"] = [
+            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": _raw(each.arguments)}}
+            for each in turn.tool_calls
+        ]
+    others = {"name": turn.name, "tool_call_id": turn.tool_call_id, "reasoning_content": turn.reasoning}
+    return message | {name: value for name, value in others.items() if value is not None}
+
+
+def _raw(text: str) -> msgspec.Raw | None:
+    """JSON that is put in as it is."""
+    return msgspec.Raw(text.encode()) if text else None
 
 
 # The child's side ---------------------------------------------------------------------------------------
@@ -124,16 +143,19 @@ def main() -> None:
     questions.answer(msgspec.json.encode(_Answer(text="")))
     while (body := questions.read()) is not None:
         signal.setitimer(signal.ITIMER_REAL, setup.deadline)
-        answer = _render(template, msgspec.json.decode(body, type=_Job))
+        answer = _render(template, body)
         signal.setitimer(signal.ITIMER_REAL, 0)
         questions.answer(msgspec.json.encode(answer))
 
 
-def _render(template: ChatTemplate, job: _Job) -> _Answer:
+def _render(template: ChatTemplate, body: bytes) -> _Answer:
     try:
-        return _Answer(text=template.render(job.turns, job.add_generation_prompt))
+        job = msgspec.json.decode(body, type=_Job)
+        return _Answer(text=template.render(job.turns, job.add_generation_prompt, job.tools or (), job.kwargs))
     except TemplateError as error:
         return _Answer(error=str(error))
+    except (msgspec.DecodeError, RecursionError):
+        return _Answer(error="the conversation's JSON can't be read: it is nested too deep, or no JSON")
 
 
 if __name__ == "__main__":

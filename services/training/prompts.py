@@ -17,8 +17,9 @@ from pathlib import Path
 
 from models.config import read_network
 from models.errors import ModelError
+from services.api.chat_templates import read_template
 from services.api.sampling import Sampling
-from services.tokenizer.chat_template import ChatTemplate, TemplateError, read_template
+from services.tokenizer.chat_template import ChatTemplate, TemplateError
 from services.tokenizer.encode import Encoder
 from services.training.answers import ModelAnswer
 

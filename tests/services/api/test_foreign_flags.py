@@ -154,6 +154,11 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         (["-ngl", "99"], "executor", "auto"),
         (["-dev", "none"], "executor", "compiled"),
         (["--no-cache-prompt"], "prefix_cache", False),
+        (["--tool-call-parser", "hermes"], "tool_call_parser", "hermes"),
+        (["--tool-call-parser", "llama3"], "tool_call_parser", "llama3_json"),
+        (["--reasoning-parser", "deepseek-r1"], "reasoning_parser", "deepseek_r1"),
+        (["--reasoning-format", "deepseek"], "reasoning_parser", "auto"),
+        (["--chat-template", "./chat.jinja"], "chat_template", "chat.jinja"),
         (["-v"], "log_level", "debug"),
         (["-lv", "2"], "log_level", "warning"),
         (["--log-jsonl"], "log_format", "json"),
@@ -262,9 +267,9 @@ def test_an_environment_name_of_theirs_is_told_as_ours() -> None:
 
 
 def test_null_asks_for_nothing_where_no_setting_is_meant() -> None:
-    assert meant("reasoning_parser", None).row == ""
+    assert meant("lora_modules", None).row == ""
     with pytest.raises(ValueError, match="not served"):
-        meant("reasoning_parser", "qwen3")
+        meant("lora_modules", "qwen3")
 
 
 def test_a_note_is_for_what_was_asked_in_vain() -> None:

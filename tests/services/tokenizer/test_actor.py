@@ -14,9 +14,10 @@ from mesh_doubles.clock import FakeClock
 from prometheus_client import CollectorRegistry
 
 from mesh.errors import Busy, Refuse
-from services.api.messages import ChatTurn, Decode, Encode, EncodeWords
+from models.errors import ModelError
+from services.api.messages import ChatTurn, Decode, Encode, EncodeWords, ToolCall
 from services.api.settings import Settings
-from services.tokenizer.actor import TokenizerActor
+from services.tokenizer.actor import TokenizerActor, _length
 from services.tokenizer.encode import Encoder
 
 CALL: Any = None
@@ -280,3 +281,39 @@ CONVERSATIONS = [
     [{"role": "user", "content": "def f(x):\n    return x ** 2\n" * 50}],
     [{"role": "user", "content": ""}],
 ]
+
+
+async def test_tools_and_their_calls_count_as_text_that_is_held(tokenizer: TokenizerActor) -> None:
+    call = ToolCall(id="1", name="f", arguments='{"a": 1}')
+    turn = ChatTurn(role="assistant", content=None, tool_calls=[call], reasoning="hmm")
+    assert _length(Encode(turns=[*HI, turn], tools="[1]", template_kwargs="{}")) == 7 + 8 + 3 + 3 + 2
+    longer = await tokenizer.encode(Encode(turns=[*HI, turn], tools="[1]"), CALL)
+    assert len(longer.token_ids) > len((await tokenizer.encode(Encode(turns=HI), CALL)).token_ids)
+
+
+async def test_a_template_of_the_operator_replaces_that_of_the_folder(tiny_folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "chat.jinja"
+    own.write_text("{{ bos_token }}{{ messages[0].content }}")
+    actor = TokenizerActor(context(tiny_folder, chat_template=str(own)))
+    await actor.on_start()
+    try:
+        encoded = await actor.encode(Encode(turns=HI), CALL)
+        decode = Decode(token_ids=encoded.token_ids, skip_special_tokens=False)
+        assert (await actor.decode(decode, CALL)).text == "<|start|>the cat"
+    finally:
+        await actor.on_stop()
+
+
+@pytest.mark.parametrize("text", [None, "{% for %}", "\0" * (1 << 21)])
+async def test_a_template_of_the_operator_that_is_none_ends_the_start(
+    tiny_folder: Path, tmp_path: Path, text: str | None
+) -> None:
+    own = tmp_path / "chat.jinja"
+    if text is not None:
+        own.write_text(text)
+    actor = TokenizerActor(context(tiny_folder, chat_template=str(own)))
+    try:
+        with pytest.raises(ModelError, match=r"chat\.jinja"):
+            await actor.on_start()
+    finally:
+        await actor.on_stop()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from models.errors import ModelError
-from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource, read_template
+from services.api.chat_templates import TemplateSource, read_template
+from services.tokenizer.chat_template import ChatTemplate, TemplateError
 
 USER = [{"role": "user", "content": "hi <b>&</b> 🙂"}]
 

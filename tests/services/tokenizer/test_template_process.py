@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from mesh_doubles.messages import until
 
+from services.api.chat_templates import TemplateSource
 from services.api.messages import ChatTurn
-from services.tokenizer.chat_template import TemplateError, TemplateSource
+from services.tokenizer.chat_template import TemplateError
 from services.tokenizer.template_process import TemplateBroken, TemplateDeadline, TemplateProcess
 
 HI = [ChatTurn(role="user", content="hi", name="ann")]
@@ -167,7 +168,7 @@ async def test_of_a_dead_process_nothing_is_left_to_complain_of_later() -> None:
 PARENT = """
 import asyncio, sys
 from services.api.messages import ChatTurn
-from services.tokenizer.chat_template import TemplateSource
+from services.api.chat_templates import TemplateSource
 from services.tokenizer.template_process import TemplateProcess
 
 async def main():
