@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,13 @@ from prometheus_client import generate_latest
 from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
+from services.api.chat_templates import read_template
 from services.api.hosts import AllowedHosts
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, keys_of, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.introspection import Figures
+from services.streamer.agents.families import formats_of
 from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.peers import Peers
@@ -58,6 +61,15 @@ def connections_that_fit(wanted: int) -> int:
     return possible
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What is read of the served model. `template`: the text of its chat template."""
+
+    vocabulary: Vocabulary
+    sampling: SamplingDefaults
+    template: str = ""
+
+
 class StreamerActor(Actor):
     def __init__(self, context: Context) -> None:
         self._settings = context.settings
@@ -91,7 +103,7 @@ class StreamerActor(Actor):
         self.port = 0
 
     async def on_start(self) -> None:
-        vocabulary, sampling = await asyncio.to_thread(self.load_model_files)
+        files = await asyncio.to_thread(self.load_model_files)
         retries = RetryBudget(int(FLOOR * self._settings.max_waiting), self._metrics.refused_retry)
         self._peers = Peers(self._directory, self.node, retries)
         self._map = self._mesh_map()
@@ -104,7 +116,7 @@ class StreamerActor(Actor):
             vllm_metric_names=self._settings.vllm_metric_names,
         )
         replays = Replays(self._audit, self._peers, self._admission)
-        api = self._http_api(vocabulary, sampling, self._peers, self._map, self._all_metrics, replays)
+        api = self._http_api(files, self._peers, self._map, self._all_metrics, replays)
         server = self.connections.server(api.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
@@ -179,12 +191,13 @@ class StreamerActor(Actor):
 
     # The parts ------------------------------------------------------------------------------------------
 
-    def load_model_files(self) -> tuple[Vocabulary, SamplingDefaults]:
+    def load_model_files(self) -> ModelFiles:
         folder = ensure_model(self._settings.model, cache_dir(self._settings), dtype=self._settings.dtype)
         sampling = sampling_of(folder, self._settings.generation_config)
         for each in sampling.ignored:
             log.warning("%s", each)
-        return Vocabulary.load(folder), sampling.defaults
+        template = read_template(folder, self._settings.chat_template)
+        return ModelFiles(Vocabulary.load(folder), sampling.defaults, "" if template is None else template.shown)
 
     async def _learn_model(self) -> None:
         """Asks for the model card until a worker answers, so that /v1/models and the first request have it."""
@@ -210,8 +223,7 @@ class StreamerActor(Actor):
 
     def _http_api(
         self,
-        vocabulary: Vocabulary,
-        sampling: SamplingDefaults,
+        files: ModelFiles,
         peers: Peers,
         mesh_map: MeshMap,
         all_metrics: AllMetrics,
@@ -222,7 +234,7 @@ class StreamerActor(Actor):
             max_choices=settings.max_choices,
             max_messages=settings.max_messages,
             max_stop_strings=settings.max_stop_strings,
-            sampling=sampling,
+            sampling=files.sampling,
         )
         bodies = Bodies(
             budget=max(settings.body_memory_mb * 2**20, settings.max_body_bytes), max_items=limits.max_items
@@ -239,7 +251,8 @@ class StreamerActor(Actor):
                 api_metrics=settings.api_metrics,
             ),
             shared_namespaces=settings.shared_namespaces,
-            vocabulary=vocabulary,
+            vocabulary=files.vocabulary,
+            formats=formats_of(settings.tool_call_parser, settings.reasoning_parser, files.template),
             peers=peers,
             mesh_map=mesh_map,
             admission=self._admission,

@@ -95,7 +95,8 @@ def test_langchain_calls_in_a_batch_and_tools(langchain: dict[str, Any], ended: 
     assert said["batch"] == [said["text"]] * 2 and said["with_a_system_message"]
     assert said["completion_streamed"] == said["completion"]
     assert said["streamed_usage"][0]["output_tokens"] == said["usage"]["output_tokens"] == 8
-    assert said["tools"].startswith("400 ") and "tools" in said["tools"]
+    # Told of a tool, it is asked something else.
+    assert said["tools"] and said["tools"] != said["text"]
     ended("worked")
 
 

@@ -251,7 +251,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any], str], A
         "speculation", "method")),
     "a strategy that changes the text": (CHAT, {"messages": HI, "speculation": {"verify_strategy": "topp"}}, _one_of(
         "speculation", "verify_strategy")),
-    "tools": (CHAT, {"messages": HI, "tools": [{"type": "function"}]}, _without("tools")),
+    "tools of the server": (CHAT, {"messages": HI, "web_search_options": {"a": 1}}, _without("web_search_options")),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ replace a malformed run of bytes one by one only when they see it whole). Knows 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable, Set
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 REPLACEMENT = "\ufffd"
 # A window that ends in the middle of a character grows; past this many tokens it is emitted as it is.
 LONGEST_UNFINISHED = 64
+TOKENS_OF_AN_END = 32
 
 
 class Detokenizer(Protocol):
@@ -45,15 +47,25 @@ class Vocabulary:
         self._tokenizer = None if self.byte_level else tokenizer
         # The table with the names of special tokens, made when it is needed.
         self._named: dict[int, bytes] = {}
+        # The same with some of them.
+        self._with_names: dict[frozenset[str], dict[int, bytes]] = {}
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
-    def detokenizer(self, prompt: list[int]) -> Detokenizer:
-        if self._tokenizer is None:
+    def detokenizer(self, prompt: list[int], shown: frozenset[str] = frozenset()) -> Detokenizer:
+        """`shown`: names of special tokens that are written; others have no text."""
+        named = {token: name for token, name in self._special.items() if name in shown}
+        if self._tokenizer is not None:
+            hidden = self._special.keys() - named.keys() if named else frozenset()
+            return WindowDetokenizer(self._tokenizer, prompt, names=bool(named), hidden=hidden)
+        if not named:
             return ByteDetokenizer(self._bytes)
-        return WindowDetokenizer(self._tokenizer, prompt)
+        # One of the formats that the server reads, so there are few.
+        if shown not in self._with_names:
+            self._with_names[shown] = self._bytes | {token: name.encode() for token, name in named.items()}
+        return ByteDetokenizer(self._with_names[shown])
 
     def of_prompt(self) -> Detokenizer:
         """Of a prompt, from its first token on, with its special tokens by their names."""
@@ -62,6 +74,16 @@ class Vocabulary:
         if not self._named:
             self._named = self._bytes | {token: name.encode() for token, name in self._special.items()}
         return ByteDetokenizer(self._named)
+
+    def special(self, names: Iterable[str]) -> dict[str, int]:
+        """Those of the names that are special tokens, and their ids."""
+        ids = {name: token for token, name in self._special.items()}
+        return {name: ids[name] for name in names if name in ids}
+
+    def end_of(self, ids: list[int]) -> str:
+        """The text at the end of a prompt, with its special tokens by their names."""
+        text = self.of_prompt()
+        return text.feed(ids[-TOKENS_OF_AN_END:]) + text.flush()
 
     def added_before(self, ids: list[int], text: str) -> int:
         """How many special tokens the tokenizer has put before this text."""
@@ -116,15 +138,18 @@ class WindowDetokenizer:
             ^ _start           ^ _emitted
     """
 
-    __slots__ = ("_emitted", "_ids", "_names", "_tokenizer")
+    __slots__ = ("_emitted", "_hidden", "_ids", "_names", "_tokenizer")
 
     CONTEXT = 6
 
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int], names: bool = False) -> None:
-        """`names`: special tokens are written by their names, else not at all."""
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: list[int], names: bool = False, hidden: Set[int] = frozenset()
+    ) -> None:
+        """`names`: special tokens but those in `hidden` are written by their names, else not at all."""
         self._tokenizer = tokenizer
+        self._hidden = hidden
         self._names = names
-        self._ids = prompt[-self.CONTEXT :]
+        self._ids = [each for each in prompt[-self.CONTEXT :] if each not in hidden]
         self._emitted = len(self._ids)
 
     @property
@@ -132,7 +157,7 @@ class WindowDetokenizer:
         return self._emitted < len(self._ids)
 
     def feed(self, ids: list[int]) -> str:
-        return "".join([self._feed_one(each) for each in ids])
+        return "".join([self._feed_one(each) for each in ids if each not in self._hidden])
 
     def flush(self) -> str:
         return self._emit(self._decode(0, len(self._ids)))

@@ -15,8 +15,10 @@ import msgspec
 
 from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard
-from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, Sampling
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, MAX_GRAMMAR, Sampling
 from services.api.strategies import Verification, verification_for
+from services.streamer.agents.grammars import lark
+from services.streamer.agents.reader import AnswerReader
 from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted
 from services.streamer.choice.delivery import Delivery
 from services.streamer.choice.echo import Echo
@@ -24,10 +26,11 @@ from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Choice
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.routing import key_of
-from services.streamer.openai.errors import ApiError, bad_value
+from services.streamer.openai.errors import ApiError, bad_value, unsupported
 from services.streamer.openai.request import Prompt, Request, answer_length, too_long
 from services.streamer.openai.sampling import check_ids, check_something_is_left
 from services.streamer.openai.speculation import longest_draft
+from services.streamer.openai.tools import Tools
 
 SEED_BITS = 63
 SEED_MASK = (1 << SEED_BITS) - 1
@@ -46,9 +49,12 @@ async def encode(exchange: Exchange) -> None:
     request = exchange.request
     sampling = await _forbidding(exchange) if request.bad_words else request.sampling
     _, (prediction, *prompts) = await asyncio.gather(
-        _check_grammar(exchange),
+        _check_grammar(exchange, request.sampling.grammar, request.grammar_field),
         asyncio.gather(_prediction(exchange), *(_encode(exchange, prompt) for prompt in request.prompts)),
     )
+    if request.tools is not None and request.tools.must:
+        grammar = await _forced(exchange, request.tools, prompts[0])
+        sampling = replace(sampling, grammar=grammar)
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     exchange.choices = [
         _choice(exchange, number * request.n + answer, ids, replace(sampling, seed=seed_of(base, answer)), prediction)
@@ -57,16 +63,31 @@ async def encode(exchange: Exchange) -> None:
     ]
 
 
-async def _check_grammar(exchange: Exchange) -> None:
-    request = exchange.request
-    if not request.sampling.grammar:
+async def _check_grammar(exchange: Exchange, grammar: str, field: str) -> None:
+    if not grammar:
         return
     try:
-        problem = await exchange.peers.check_grammar(request.sampling.grammar)
+        problem = await exchange.peers.check_grammar(grammar)
     except RemoteError as error:
         raise encode_error(error, None, None) from error
     if problem:
-        raise bad_value(request.grammar_field, problem)
+        raise bad_value(field, problem)
+
+
+async def _forced(exchange: Exchange, tools: Tools, prompt: list[int]) -> str:
+    """The grammar of an answer that must call a tool."""
+    formats, vocabulary = exchange.formats, exchange.vocabulary
+    special = vocabulary.special(formats.markers(tools=True))
+    parameters = {name: tools.parameters[name] for name in tools.must}
+    text = formats.calls_grammar(parameters, vocabulary.end_of(prompt), special, several=not tools.one_call)
+    if text is None:
+        name = "none" if formats.tools is None else formats.tools.name
+        raise unsupported("tool_choice", f"other than as auto or none is not supported with tool_call_parser {name}")
+    grammar = lark(text)
+    if len(grammar) > MAX_GRAMMAR:
+        raise bad_value("tools", f"make a grammar of {len(grammar)} characters, at most {MAX_GRAMMAR} are taken")
+    await _check_grammar(exchange, grammar, "tools")
+    return grammar
 
 
 def seed_of(base: int, answer: int) -> int:
@@ -160,6 +181,9 @@ def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, 
     scored = -1 if request.chat and index else request.scored
     sampling = replace(sampling, max_tokens=length, prompt_logprobs=scored)
     server = verification_for(card.speculation, Verification(), sampling)
+    reader = _reader(exchange, ids)
+    with_tools = request.tools is not None
+    markers = exchange.formats.markers(tools=with_tools) if reader is not None else frozenset()
     return Choice(
         index=index,
         request_id=f"{exchange.answer_id}-{index}",
@@ -169,7 +193,7 @@ def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, 
         verification=verification_for(request.speculation, server, sampling),
         longest_draft=longest_draft(request.speculation, card),
         delivery=Delivery(
-            exchange.vocabulary.detokenizer(ids),
+            exchange.vocabulary.detokenizer(ids, markers),
             request.stops,
             min_tokens=sampling.min_tokens,
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
@@ -184,6 +208,19 @@ def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, 
         prediction=prediction,
         predicted=None if request.prediction is None else Predicted(),
         echo=_echo(exchange, index, ids) if request.echo or scored >= 0 else None,
+        reader=reader,
+    )
+
+
+def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:
+    request, tools = exchange.request, exchange.request.tools
+    if not request.chat:
+        return None
+    return exchange.formats.reader(
+        None if tools is None else tools.schemas,
+        exchange.vocabulary.end_of(ids) if exchange.formats.reasoning is not None else "",
+        one_call=tools is not None and tools.one_call,
+        quiet=not request.include_reasoning,
     )
 
 

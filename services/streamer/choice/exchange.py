@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from services.api.messages import ModelCard
+from services.streamer.agents.families import Formats
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.generation import Choice
 from services.streamer.choice.namespace import Caller
@@ -24,4 +25,5 @@ class Exchange:
     vocabulary: Vocabulary
     turns: Turns
     page_tokens: int = 32
+    formats: Formats = field(default_factory=Formats)
     choices: list[Choice] = field(default_factory=list)  # once the prompts are encoded

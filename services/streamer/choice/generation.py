@@ -23,6 +23,7 @@ from mesh.ref import Ref
 from services.api.messages import Failed, Finished, FinishReason, Generate, Speculation, Tokens
 from services.api.sampling import Sampling
 from services.api.strategies import Verification
+from services.streamer.agents.reader import AnswerReader
 from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted, runs_behind
 from services.streamer.choice.admission import deadline_passed
 from services.streamer.choice.delivery import Delivery, Piece
@@ -69,6 +70,8 @@ class Choice:
     predicted: Predicted | None = None  # None: the request brought no prediction
     timeline: Timeline | None = None  # None: the request doesn't ask for it
     echo: Echo | None = None  # None: nothing is said of the prompt
+    reader: AnswerReader | None = None  # None: its text is the answer
+    reasoning_tokens: int | None = None  # once it has ended, if its reasoning is read
 
     @property
     def prompt_told(self) -> bool:

@@ -11,7 +11,7 @@ import orjson
 
 from services.api.messages import ModelCard, TokenLogprob
 from services.api.prompt_logprobs import PromptLogprob
-from services.streamer.choice import timeline
+from services.streamer.choice import chat_shapes, timeline
 from services.streamer.choice.acceptance import ChoiceAcceptance
 from services.streamer.choice.delivery import Piece, slices
 from services.streamer.choice.detokenize import Vocabulary
@@ -95,17 +95,23 @@ def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vo
             yield b""
     body: dict[str, Any] = {"index": whole.choice.index}
     if request.chat:
-        body["message"] = {"role": "assistant", "content": whole.piece.text}
+        body["message"] = _message(whole)
     else:
         body["text"] = whole.piece.text
     body["logprobs"] = whole.logprobs.joined() or None
-    body["finish_reason"] = ending.reason
+    body["finish_reason"] = chat_shapes.reason(whole.choice, ending)
     body["stop_reason"] = ending.stop
     if request.return_token_ids and not request.chat:
         body["prompt_token_ids"] = whole.choice.prompt
     if not request.chat:
         body |= whole.of_prompt.joined()
     yield orjson.dumps(body | of_tokens.joined() | ended(request, whole.choice))
+
+
+def _message(whole: WholeChoice) -> dict[str, Any]:
+    if whole.choice.reader is None:
+        return {"role": "assistant", "content": whole.piece.text}
+    return chat_shapes.message(whole.choice.reader, whole.piece.text)
 
 
 def work_of(request: Request, piece: Piece) -> int:
@@ -192,13 +198,21 @@ def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any
             cached[id(choice.prompt)] = min(least, ending.cached_tokens)
     if cached:
         body["prompt_tokens_details"] = {"cached_tokens": sum(cached.values())}
+    if details := _details(choices):
+        body["completion_tokens_details"] = details
+    return body
+
+
+def _details(choices: Sequence[Choice]) -> dict[str, int]:
+    details: dict[str, int] = {}
     predicted = [choice.predicted for choice in choices if choice.predicted is not None]
     if predicted:
-        body["completion_tokens_details"] = {
-            "accepted_prediction_tokens": sum(each.accepted for each in predicted),
-            "rejected_prediction_tokens": sum(each.rejected for each in predicted),
-        }
-    return body
+        details["accepted_prediction_tokens"] = sum(each.accepted for each in predicted)
+        details["rejected_prediction_tokens"] = sum(each.rejected for each in predicted)
+    reasoned = [choice.reasoning_tokens for choice in choices if choice.reasoning_tokens is not None]
+    if reasoned:
+        details["reasoning_tokens"] = sum(reasoned)
+    return details
 
 
 def metrics(choices: Sequence[Choice]) -> dict[str, Any]:

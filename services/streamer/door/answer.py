@@ -14,7 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from services.streamer.choice import responses
+from services.streamer.agents.reader import AnswerReader, Said
+from services.streamer.choice import chat_shapes, responses
 from services.streamer.choice.delivery import Piece, join
 from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Audience, Choice, Ending, generate
@@ -93,6 +94,7 @@ class Whole:
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
         self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
+        chat_shapes.count_reasoning(choice, self._vocabulary)
 
 
 async def answer_whole(exchange: Exchange, http: web.BaseRequest, watch: RequestTimes) -> web.StreamResponse:
@@ -145,7 +147,9 @@ class Streamed:
             self._watch.arrived(choice.index)
         if choice.index not in self._begun:
             await self._begin(choice)
-        if self._plain:
+        if choice.reader is not None:
+            await self._show_said(choice, choice.reader, piece)
+        elif self._plain:
             if piece.text:
                 self._write_soon(choice.index, piece.text)
         else:
@@ -159,6 +163,22 @@ class Streamed:
             await self._turns.take(A_MESSAGE + responses.work_of(self._request, part))
             if part.text or part.ids:
                 self._stream.write(self._rich(choice, part))
+
+    async def _show_said(self, choice: Choice, reader: AnswerReader, piece: Piece) -> None:
+        """What the tokens of a piece tell of them leaves with it, even where its text is held by the reader."""
+        if self._plain:
+            self._write_said(choice, reader.feed(piece.text), piece)
+            return
+        for part in responses.slices_of(self._request, piece):
+            await self._turns.take(A_MESSAGE + responses.work_of(self._request, part))
+            self._write_said(choice, reader.feed(part.text), part)
+
+    def _write_said(self, choice: Choice, said: Said, piece: Piece) -> None:
+        if self._plain and said.content and not said.reasoning and not said.calls:
+            self._write_soon(choice.index, said.content)
+        elif said or piece.ids:
+            self.flush()
+            self._stream.write(self._rich(choice, piece, chat_shapes.delta(said)))
 
     def _write_soon(self, index: int, text: str) -> None:
         if not self._texts:
@@ -178,12 +198,15 @@ class Streamed:
     async def ended(self, choice: Choice, ending: Ending) -> None:
         if choice.index not in self._begun:
             await self._begin(choice)
+        if choice.reader is not None:
+            self._write_said(choice, choice.reader.flush(), Piece(""))
+            chat_shapes.count_reasoning(choice, self._vocabulary)
         self.flush()
         more: dict[str, Any] = {"stop_reason": ending.stop, **responses.ended(self._request, choice)}
         if self._request.return_token_ids:
             more["prompt_token_ids"] = choice.prompt
         usage = self._usage_of(choice, ending.completion_tokens)
-        self._stream.write(self._forms[choice.index].finish(ending.reason, more, usage))
+        self._stream.write(self._forms[choice.index].finish(chat_shapes.reason(choice, ending), more, usage))
 
     async def finish(self, endings: Sequence[Ending]) -> web.StreamResponse:
         if not (self._request.include_usage or self._request.return_timeline):
@@ -205,10 +228,14 @@ class Streamed:
             return None
         return responses.usage_so_far(choice, choice.delivery.count if generated is None else generated)
 
-    def _rich(self, choice: Choice, piece: Piece) -> bytes:
+    def _rich(self, choice: Choice, piece: Piece, delta: dict[str, Any] | None = None) -> bytes:
+        """`delta`: of a choice with a reader."""
         logprobs = responses.logprobs(self._request, piece, self._vocabulary)
         told = responses.tokens(self._request, piece, self._vocabulary)
-        return self._forms[choice.index].chunk(piece.text, logprobs, told, self._usage_of(choice))
+        form, usage = self._forms[choice.index], self._usage_of(choice)
+        if delta is None:
+            return form.chunk(piece.text, logprobs, told, usage)
+        return form.delta(delta, logprobs, told, usage)
 
 
 async def answer_streamed(exchange: Exchange, stream: EventStream, watch: RequestTimes) -> web.StreamResponse:

@@ -24,6 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode
 from services.api.methods import NAIVE, method_for
+from services.streamer.agents.families import Formats
 from services.streamer.choice import responses
 from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary
@@ -97,6 +98,7 @@ class HttpApi:
         all_metrics: AllMetrics,
         replays: Replays,
         health: Callable[[], MeshReadiness],
+        formats: Formats,
         page_tokens: int = 32,
         shared_namespaces: str = "",
         pace: float = 0.0,
@@ -113,6 +115,7 @@ class HttpApi:
         self.all_metrics = all_metrics
         self.replays = replays
         self.health = health
+        self.formats = formats
         self.page_tokens = page_tokens
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
@@ -421,8 +424,9 @@ async def _exchange(
     card = await api.peers.card()
     check_against(request, card)
     caller = api.caller(http, request.cache_salt, request.namespace)
-    page_tokens = api.page_tokens
-    return Exchange(request, answer_id, caller, card, deadline, api.peers, api.vocabulary, api.turns, page_tokens)
+    return Exchange(
+        request, answer_id, caller, card, deadline, api.peers, api.vocabulary, api.turns, api.page_tokens, api.formats
+    )
 
 
 async def _respond(

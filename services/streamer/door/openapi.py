@@ -15,14 +15,15 @@ from services.api.names import NAME
 from services.api.parameters import Parameter
 from services.api.sampling import IDS, PARAMETERS
 from services.api.sampling_defaults import SamplingDefaults
-from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
+from services.api.strategies import ACCEPT_POLICIES, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
+from services.api.strategies import AUTO as STRATEGY_AUTO
 from services.streamer.extras.corpora import MAX_TEXTS
 from services.streamer.extras.mesh_map import KILLED_ROLES
+from services.streamer.openai.conversation import MAX_KWARGS, ROLES
 from services.streamer.openai.request import (
     MAX_STOP_CHARACTERS,
     OF_CHAT,
     OF_COMPLETION,
-    ROLES,
     SHARED,
     WITHOUT_EFFECT,
 )
@@ -32,6 +33,7 @@ from services.streamer.openai.sampling import (
 )
 from services.streamer.openai.speculation import MAX_CORPORA
 from services.streamer.openai.structured import FORMATS, MAX_CHOICES
+from services.streamer.openai.tools import AUTO, MAX_CALLS, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
 
 Schema = dict[str, Any]
 
@@ -98,7 +100,7 @@ SPECULATION: Schema = {
         "num_speculative_tokens": integer("Maximum draft length, in tokens", 0),
         "verify_strategy": {
             "type": "string",
-            "enum": [AUTO, *STRATEGIES],
+            "enum": [STRATEGY_AUTO, *STRATEGIES],
             "description": "Rule that accepts draft tokens; auto: the server's choice. greedy and target_match keep "
             "the text, rejection and block its distribution; these change it and need the server's allow_lossy: "
             + ", ".join(name for name, each in STRATEGIES.items() if not each.lossless),
@@ -194,13 +196,80 @@ STRUCTURED_OUTPUTS: Schema = {
         "disable_any_whitespace": boolean("JSON without white space"),
     },
 }
+FUNCTION: Schema = {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "pattern": f"^{TOOL_NAME.pattern}$"},
+        "description": TEXT,
+        "parameters": {"type": "object", "description": "JSON schema of the arguments"},
+        "strict": {"type": "boolean", "description": "Without effect on the answer"},
+    },
+}
+TOOLS: Schema = {
+    "type": "array",
+    "maxItems": MAX_TOOLS,
+    "description": "Functions that the answer may call",
+    "items": {
+        "type": "object",
+        "required": ["type", "function"],
+        "additionalProperties": False,
+        "properties": {"type": {"const": "function"}, "function": FUNCTION},
+    },
+}
+TOOL_CALL: Schema = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "id": TEXT,
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object as text"}},
+        },
+    },
+}
 MESSAGE: Schema = {
     "type": "object",
-    "required": ["role", "content"],
+    "required": ["role"],
     "properties": {
         "role": {"type": "string", "enum": list(ROLES), "description": "developer is passed on as system"},
         "content": CONTENT,
         "name": TEXT,
+        "tool_calls": {**list_of(TOOL_CALL, "Of the assistant: calls; they need no content"), "maxItems": MAX_CALLS},
+        "tool_call_id": {**TEXT, "description": "Of a tool's result: the call that it answers"},
+        "reasoning_content": {**TEXT, "description": "Of the assistant: its reasoning, for templates that read it"},
+    },
+}
+TEMPLATE_FIELDS: dict[str, Schema] = {
+    "tools": TOOLS,
+    "tool_choice": {
+        "description": "auto: the model decides whether to call a tool; none: it is told of no tools; required, or an "
+        "object that names a function: it calls one, with arguments of the schema",
+        "default": AUTO,
+        "oneOf": [
+            {"enum": [NONE, AUTO, REQUIRED]},
+            {
+                "type": "object",
+                "required": ["function"],
+                "properties": {
+                    "type": {"const": "function"},
+                    "function": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+                },
+            },
+        ],
+    },
+    "parallel_tool_calls": {
+        "type": "boolean",
+        "default": True,
+        "description": "false: calls after the first are left out of the answer",
+    },
+    "chat_template_kwargs": {
+        "type": "object",
+        "maxProperties": MAX_KWARGS,
+        "description": "Variables of the chat template, such as enable_thinking",
     },
 }
 MESSAGES = {**list_of(MESSAGE, "The conversation so far"), "minItems": 1}
@@ -243,7 +312,17 @@ BOTH: dict[str, Schema] = {
     ),
     **{name: {"description": "Accepted, without effect on the answer"} for name in WITHOUT_EFFECT},
 }
-CHAT: dict[str, Schema] = {"messages": MESSAGES, **BOTH, **rows(SHARED, PARAMETERS, OF_CHAT)}
+CHAT: dict[str, Schema] = {
+    "messages": MESSAGES,
+    **TEMPLATE_FIELDS,
+    "include_reasoning": {
+        "type": "boolean",
+        "default": True,
+        "description": "false: the reasoning before an answer is left out",
+    },
+    **BOTH,
+    **rows(SHARED, PARAMETERS, OF_CHAT),
+}
 COMPLETION: dict[str, Schema] = {
     "prompt": {
         "description": "A text, a list of texts, token ids, or a list of lists of them",
@@ -259,6 +338,7 @@ TOKENIZE: dict[str, Schema] = {
     "add_special_tokens": {"type": "boolean", "default": True, "description": "Applies to prompt"},
     "messages": {**MESSAGES, "description": "A conversation, instead of a prompt"},
     "add_generation_prompt": {"type": "boolean", "default": True, "description": "Applies to messages"},
+    **TEMPLATE_FIELDS,
 }
 DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
 

@@ -80,7 +80,15 @@ class ChunkForm:
 
     def chunk(self, text: str, logprobs: dict[str, Any] | None, more: dict[str, Any], usage: Usage = None) -> bytes:
         """A text chunk that carries more than text."""
-        body = {"delta": {"content": text}} if self._chat else {"text": text}
+        if self._chat:
+            return self.delta({"content": text}, logprobs, more, usage)
+        return self._any({"text": text, "logprobs": logprobs, "finish_reason": None, **more}, usage)
+
+    def delta(
+        self, delta: dict[str, Any], logprobs: dict[str, Any] | None, more: dict[str, Any], usage: Usage = None
+    ) -> bytes:
+        """A chunk of a chat that has anything in it."""
+        body = {"delta": delta}
         return self._any({**body, "logprobs": logprobs, "finish_reason": None, **more}, usage)
 
     def finish(self, reason: str, more: dict[str, Any], usage: Usage = None) -> bytes:

@@ -9,30 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from services.streamer.openai.errors import ApiError, unsupported
-from services.streamer.openai.fields import BodyFields, shown
+from services.streamer.openai.errors import unsupported
+from services.streamer.openai.fields import BodyFields
 
 Values = dict[str, tuple[Any, ...]]
 
 # Each with the values that ask for nothing, besides null; many are what vLLM takes a missing field for.
 CHAT: Values = {
     "echo": (False,),
-    "tools": ([],),
-    # Without tools there is nothing to choose.
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
-    "include_reasoning": (True,),
     "verbosity": (),
     "web_search_options": (),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "add_special_tokens": (False,),
-    "chat_template_kwargs": ({},),
     "documents": ([],),
     "mm_processor_kwargs": ({},),
 }
@@ -52,8 +46,8 @@ BOTH: Values = {
 }
 # Fields of other servers that are refused in a body, and that some clients put into `metadata`.
 REFUSED_ELSEWHERE = frozenset({"enable_thinking", "reasoning_max_tokens", "temp_scaled_logprobs", "chat_template"})
-TOOL_ROLES = ("tool", "function")
-NO_TOOLS = "is not supported: tools aren't served yet"
+# Fields that ask for something in chats alone.
+OF_CHATS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "include_reasoning"})
 
 
 def check_not_asked(fields: BodyFields, values: Values) -> None:
@@ -69,21 +63,9 @@ def check_metadata(metadata: Any, read: Collection[str]) -> None:
     for name, value in metadata.items():
         if value is None or isinstance(value, str):
             continue
-        if name in REFUSED_ELSEWHERE or any(name in each for each in (CHAT, COMPLETION, BOTH)):
-            raise unsupported(f"metadata.{name}")
-        if name in read:
+        known = name in REFUSED_ELSEWHERE or any(name in each for each in (CHAT, COMPLETION, BOTH))
+        if name in read and not known:
             message = f"has no effect there: put {name} into the body itself, beside metadata"
             raise unsupported(f"metadata.{name}", message)
-
-
-def check_no_tools(message: BodyFields) -> None:
-    """Before what is missing without them: a message that calls a tool needs no content."""
-    if (role := message.get("role")) in TOOL_ROLES:
-        raise unsupported(message.at("role"), f"{shown(role)} {NO_TOOLS}")
-    for name in ("tool_calls", "function_call"):
-        if message.get(name) not in (None, []):
-            raise _tool_call(message.at(name))
-
-
-def _tool_call(path: str) -> ApiError:
-    return unsupported(path, f"{NO_TOOLS}. Leave out messages that call tools, and the results of tools")
+        if known or name in OF_CHATS:
+            raise unsupported(f"metadata.{name}")

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from msgspec import structs
 
-from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Speculation
+from services.api.messages import LONGEST_SALT, MOST_PRIORITY, Encode, ModelCard, Speculation
 from services.api.parameters import SEEDS, boolean, integer, parameters, text
 from services.api.sampling import MAX_LOGPROBS, Sampling
 from services.api.sampling_defaults import SamplingDefaults
 from services.streamer.openai import not_served
+from services.streamer.openai.conversation import read_conversation
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
-from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, read_content, wrong_type
-from services.streamer.openai.not_served import check_metadata, check_no_tools, check_not_asked
+from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, wrong_type
+from services.streamer.openai.not_served import check_metadata, check_not_asked
 from services.streamer.openai.sampling import (
     check_ids,
     check_sampling,
@@ -29,6 +31,7 @@ from services.streamer.openai.sampling import (
 )
 from services.streamer.openai.speculation import check_speculation, read_prediction, read_speculation
 from services.streamer.openai.structured import read_grammar
+from services.streamer.openai.tools import Tools, read_tools
 
 # Accepted because by definition they change nothing about the answer.
 WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
@@ -36,7 +39,6 @@ WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
 MAX_PROMPTS = 64
 MAX_CHOICES_IN_ALL = 128
 MAX_STOP_CHARACTERS = 256
-ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
 # Strings, lists and objects of a body (bodies.py): of a message, and of everything else.
 ITEMS_OF_MESSAGE = 16
@@ -150,6 +152,8 @@ class Request(Shared):
     speculation: Speculation
     namespace: str
     prediction: str | None
+    tools: Tools | None = None
+    include_reasoning: bool = True
 
     @property
     def choices(self) -> int:
@@ -174,11 +178,14 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
 def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = BodyFields(values)
     model = _model(fields)
-    turns = _turns(fields, limits)
+    tools = read_tools(fields)
+    prompt = _conversation(fields, limits, tools)
     own = OfChat(**fields.read_all(OF_CHAT))
     if own.top_logprobs and not own.logprobs:
         raise bad_value("top_logprobs", "needs logprobs: true")
     check_not_asked(fields, not_served.CHAT)
+    # A missing one is true.
+    include_reasoning = fields.boolean("include_reasoning") if fields.get("include_reasoning") is not None else True
     newer, older = own.max_completion_tokens, own.max_tokens
     if newer is not None and older is not None and newer != older:
         raise bad_value("max_tokens", "contradicts max_completion_tokens")
@@ -187,7 +194,9 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
         limits,
         chat=True,
         model=model,
-        prompts=[Encode(turns=turns)],
+        prompts=[prompt],
+        tools=tools,
+        include_reasoning=include_reasoning,
         max_tokens=newer if newer is not None else older,
         logprobs=(own.top_logprobs or 0) if own.logprobs else -1,
     )
@@ -258,7 +267,8 @@ def parse_tokenize(values: dict[str, Any], limits: RequestLimits) -> tuple[str |
         fields.only("prompt")
         generation = fields.get("add_generation_prompt")
         prompt = fields.boolean("add_generation_prompt") if generation is not None else True
-        message = Encode(turns=_turns(fields, limits), add_generation_prompt=prompt)
+        conversation = _conversation(fields, limits, read_tools(fields))
+        message = structs.replace(conversation, add_generation_prompt=prompt)
     else:
         special = fields.get("add_special_tokens")
         text = fields.text("prompt", MAX_TEXT)
@@ -293,6 +303,8 @@ def _request(
     max_tokens: int | None,
     logprobs: int,
     echo: bool = False,
+    tools: Tools | None = None,
+    include_reasoning: bool = True,
 ) -> Request:
     n = fields.integer("n", 1, limits.max_choices) or 1
     if n * len(prompts) > MAX_CHOICES_IN_ALL:
@@ -304,6 +316,8 @@ def _request(
         raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
     shared["return_provenance"] |= speculation.return_drafts
     asked = read_grammar(fields)
+    if asked.field and tools is not None and tools.must:
+        raise bad_value("tool_choice", f"contradicts {asked.field}: give one of them")
     request = Request(
         **shared,
         chat=chat,
@@ -321,6 +335,8 @@ def _request(
         speculation=speculation,
         namespace=namespace,
         prediction=read_prediction(fields),
+        tools=tools,
+        include_reasoning=include_reasoning,
     )
     check_metadata(fields.values.get("metadata"), fields.wanted)
     check_not_asked(fields, not_served.BOTH)
@@ -367,28 +383,10 @@ def _stops(fields: BodyFields, limits: RequestLimits) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def _turns(fields: BodyFields, limits: RequestLimits) -> list[ChatTurn]:
-    value = fields.get("messages")
-    if value is None:
+def _conversation(fields: BodyFields, limits: RequestLimits, tools: Tools | None) -> Encode:
+    if fields.get("messages") is None:
         raise _missing("messages", fields, other="prompt", path="/v1/completions")
-    messages = check_list(value, "messages", limits.max_messages)
-    if not messages:
-        raise bad_value("messages", "is empty")
-    return [_turn(BodyFields(each, f"messages[{index}]")) for index, each in enumerate(messages)]
-
-
-def _turn(message: BodyFields) -> ChatTurn:
-    check_no_tools(message)
-    role = message.choice("role", ROLES)
-    if role is None:
-        raise bad_value(message.at("role"), "is missing", "missing_required_parameter")
-    name = message.text("name", 256)
-    content = read_content(message)
-    # Clients send this API's answers back as messages: their empty fields are accepted.
-    message.only("annotations", [])
-    message.nothing_else()
-    # Chat templates know "system"; "developer" is its newer name.
-    return ChatTurn(role="system" if role == "developer" else role, content=content, name=name)
+    return read_conversation(fields, limits.max_messages, "" if tools is None else tools.text)
 
 
 def _missing(name: str, fields: BodyFields, *, other: str, path: str) -> ApiError:

@@ -36,7 +36,7 @@ def main() -> dict[str, Any]:
         "batch": [each.content for each in chat.batch(["hi", "hi"])],
         "completion": text.invoke("one two three one two"),
         "completion_streamed": "".join(text.stream("one two three one two")),
-        "tools": refused(lambda: chat.bind_tools([look_up]).invoke("hi")),
+        "tools": chat.bind_tools([look_up]).invoke("hi").content,
         "model": refused(lambda: ChatOpenAI(**{**SERVER, "model": "gpt-4o"}).invoke("hi")),
         "stopped": chat.invoke("hi", stop=[str(answer.content)[1:2]]).content,
         "method": drafted.invoke("hi").content,

@@ -22,6 +22,7 @@ from mesh.node import Node
 from mesh.stream import StreamWriter
 from services.api.messages import (
     KINDS,
+    CheckGrammar,
     Decode,
     Decoded,
     Describe,
@@ -32,6 +33,7 @@ from services.api.messages import (
     Failed,
     Finished,
     Generate,
+    GrammarChecked,
     ModelCard,
     Run,
     TokenLogprob,
@@ -42,7 +44,7 @@ from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack, parts
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings
-from services.streamer.actor import StreamerActor
+from services.streamer.actor import ModelFiles, StreamerActor
 from services.streamer.choice.detokenize import Vocabulary
 from services.tokenizer.encode import Encoder
 
@@ -70,11 +72,13 @@ class FakeTokenizer(Actor):
         Encode: "encode",
         EncodeWords: "encode_words",
         Decode: "decode",
+        CheckGrammar: "check_grammar",
     }
     concurrency = 8
 
     def __init__(self) -> None:
         self.words_asked: list[list[str]] = []
+        self.grammars_asked: list[str] = []
 
     async def encode(self, message: Encode, call: Call) -> Encoded:
         text = message.text
@@ -91,6 +95,10 @@ class FakeTokenizer(Actor):
     async def encode_words(self, message: EncodeWords, call: Call) -> EncodedWords:
         self.words_asked.append(message.words)
         return EncodedWords(spellings=Encoder(TOKENIZER).encode_words(message.words))
+
+    async def check_grammar(self, message: CheckGrammar, call: Call) -> GrammarChecked:
+        self.grammars_asked.append(message.grammar)
+        return GrammarChecked(problem="no text follows it" if "impossible" in message.grammar else "")
 
     async def decode(self, message: Decode, call: Call) -> Decoded:
         return Decoded(text=TOKENIZER.decode(message.token_ids, skip_special_tokens=False))
@@ -269,8 +277,10 @@ class DoorUnderTest(StreamerActor):
 
     sampling = SamplingDefaults()
 
-    def load_model_files(self) -> tuple[Vocabulary, SamplingDefaults]:
-        return Vocabulary(TOKENIZER), self.sampling
+    template = ""
+
+    def load_model_files(self) -> ModelFiles:
+        return ModelFiles(Vocabulary(TOKENIZER), self.sampling, self.template)
 
 
 class FakeMesh:

@@ -57,7 +57,35 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
             "prediction": {"type": "content", "content": "hello"},
         },
     ),
+    (
+        "/v1/chat/completions",
+        {
+            "model": MODEL, "messages": [
+                {"role": "user", "content": "b"},
+                {"role": "assistant", "content": None, "reasoning_content": "a", "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1, {}]}'}},
+                    {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {"a": 1}}},
+                ]},
+                {"role": "tool", "tool_call_id": "c1", "content": "3"},
+                {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "4"}]},
+            ],
+            "tools": [{"type": "function", "function": {
+                "name": "f", "description": "a", "strict": True,
+                "parameters": {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]},
+            }}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": False,
+            "include_reasoning": True, "stream": True,
+            "chat_template_kwargs": {"enable_thinking": False, "a": [1]}, "logprobs": True,
+        },
+    ),
     ("/tokenize", {"prompt": "a", "add_special_tokens": True}),
+    (
+        "/tokenize",
+        {
+            "messages": [{"role": "tool", "content": "a"}], "chat_template_kwargs": {"a": 1},
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        },
+    ),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]  # fmt: skip
 ODD: list[Any] = [
@@ -134,10 +162,10 @@ async def bombard(mesh: FakeMesh, http: aiohttp.ClientSession, count: int, seed:
     return statuses
 
 
-async def test_five_hundred_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
-    await mesh.start_target(says("hello the fox"))
-    door = await mesh.start_door()
-    statuses = await bombard(mesh, http, 500, seed=1)
+async def test_two_thousand_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says('<think>hello</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'))
+    door = await mesh.start_door(reasoning_parser="qwen3")
+    statuses = await bombard(mesh, http, 2000, seed=1)
     assert statuses[200] > 10 and statuses[400] > 100
     assert door.load() == 0
 

@@ -72,16 +72,6 @@ def test_a_refusal_says_what_is_taken() -> None:
     assert message == "skip_special_tokens is not supported by this server, other than as true"
 
 
-def test_a_call_of_a_tool_is_told_that_tools_are_not_served() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    error = refusal(chat, messages=[USER, {"role": "assistant", "content": None, "tool_calls": [call]}])
-    assert error.param == "messages[1].tool_calls"
-    assert "tools aren't served yet" in error.message
-    result = refusal(chat, messages=[USER, {"role": "tool", "tool_call_id": "1", "content": "3"}])
-    assert result.param == "messages[1].role" and "tools aren't served yet" in result.message
-    assert refusal(chat, messages=[{**USER, "function_call": {"name": "f"}}]).param == "messages[0].function_call"
-
-
 def test_a_message_without_content_and_without_tools_lacks_its_content() -> None:
     with pytest.raises(ApiError, match=r"messages\[0\]\.content: is missing"):
         chat(messages=[{"role": "assistant", "content": None, "tool_calls": []}])
@@ -100,10 +90,15 @@ def test_labels_have_no_effect(labels: Any) -> None:
         ("speculation", {"off": True}, "put speculation into the body itself"),
         ("min_tokens", 5, "put min_tokens into the body itself"),
         ("enable_thinking", False, "is not supported by this server"),
-        ("tools", [{}], "is not supported by this server"),
+        ("chat_template", {}, "is not supported by this server"),
     ],
 )
 @pytest.mark.parametrize("parse", [chat, completion])
 def test_what_asks_for_something_there_is_named(parse: Any, name: str, value: Any, told: str) -> None:
     error = refusal(parse, metadata={"a": "b", name: value})
     assert error.param == f"metadata.{name}" and told in error.message
+
+
+def test_tools_among_the_labels_belong_into_the_body_of_a_chat() -> None:
+    assert "put tools into the body itself" in refusal(chat, metadata={"tools": [{}]}).message
+    assert "is not supported by this server" in refusal(completion, metadata={"tools": [{}]}).message

@@ -212,7 +212,7 @@ def test_a_wrong_value_is_refused_by_name(fields: dict[str, Any], param: str) ->
         (["hi"], "messages[0]"),
         ([{"content": "hi"}], "messages[0].role"),
         ([{"role": "robot", "content": "hi"}], "messages[0].role"),
-        ([{"role": "tool", "content": "hi"}], "messages[0].role"),
+        ([{"role": "function", "content": "hi"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type"),

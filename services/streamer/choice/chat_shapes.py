@@ -1,0 +1,74 @@
+"""What a reader has read of an answer, in OpenAI's shapes: a message, or the deltas of a stream. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.streamer.agents.reader import AnswerReader, Said, SaidCall
+from services.streamer.agents.reasoning import CLOSER, OPENER
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.generation import Choice, Ending
+
+TOOL_CALLS = "tool_calls"
+
+
+def message(reader: AnswerReader, text: str) -> dict[str, Any]:
+    """Of an answer whose text is whole."""
+    parts = reader.feed(text), reader.flush()
+    content = "".join(each.content for each in parts)
+    reasoning = "".join(each.reasoning for each in parts)
+    calls: list[SaidCall] = []
+    for call in (each for part in parts for each in part.calls):
+        if call.name:
+            calls.append(call)
+        else:
+            calls[-1].arguments += call.arguments
+    told: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    if reasoning:
+        told["reasoning_content"] = reasoning
+    if calls:
+        told[TOOL_CALLS] = [_begun(each) for each in calls]
+    return told
+
+
+def delta(said: Said) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if said.reasoning:
+        told["reasoning_content"] = said.reasoning
+    if said.content:
+        told["content"] = said.content
+    if said.calls:
+        told[TOOL_CALLS] = [
+            {"index": each.index, **(_begun(each) if each.name else {"function": {"arguments": each.arguments}})}
+            for each in said.calls
+        ]
+    return told
+
+
+def _begun(call: SaidCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def reason(choice: Choice, ending: Ending) -> str:
+    """Why the answer ended, as clients are told."""
+    called = choice.reader is not None and choice.reader.called
+    return TOOL_CALLS if called and ending.reason == "stop" else ending.reason
+
+
+def count_reasoning(choice: Choice, vocabulary: Vocabulary) -> None:
+    """Tokens up to the one that ends </think>. They are counted in the ids: what comes at once depends on drafts."""
+    if choice.reader is None or choice.reader.reasoning is None:
+        return
+    written = [vocabulary.bytes_of(token) for token in choice.tokens[: choice.delivery.count]]
+    text = b"".join(written)
+    if not choice.reader.reasoning.inside and not text.lstrip().startswith(OPENER.encode()):
+        choice.reasoning_tokens = 0
+        return
+    end = text.find(CLOSER.encode())
+    left = len(text) if end < 0 else end + len(CLOSER)
+    choice.reasoning_tokens = 0
+    for each in written:
+        if left <= 0:
+            return
+        left -= len(each)
+        choice.reasoning_tokens += 1

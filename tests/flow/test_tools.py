@@ -1,0 +1,108 @@
+"""Tools through the whole mesh with the default model: calls that are asked for, with drafts and without, whole and
+streamed, and their results in the next request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from running_mesh import RunningMesh
+from sse_client import MODEL
+
+pytestmark = pytest.mark.model
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 20},
+                "unit": {"enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["city", "unit", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME: Any = {"type": "function", "function": {"name": "get_time", "parameters": {
+    "type": "object", "properties": {"zone": {"enum": ["CET", "UTC"]}}, "required": ["zone"],
+    "additionalProperties": False}}}  # fmt: skip
+ASKED: Any = [{"role": "user", "content": "How is the weather in Paris for the next 3 days? Use a tool."}]
+NAMED: Any = {"type": "function", "function": {"name": "get_time"}}
+OFF = {"speculation": {"off": True}}
+
+
+@pytest.fixture(scope="module")
+def client(real_mesh: RunningMesh) -> openai.OpenAI:
+    return openai.OpenAI(base_url=real_mesh.url + "/v1", api_key="none", max_retries=5)
+
+
+def calls_of(message: Any) -> list[tuple[str, str]]:
+    return [(each.function.name, each.function.arguments) for each in message.tool_calls or ()]
+
+
+def answer(client: openai.OpenAI, **fields: Any) -> Any:
+    given = {"messages": ASKED, "tools": [WEATHER, TIME], "max_tokens": 120, "temperature": 0, **fields}
+    return client.chat.completions.create(model=MODEL, **given)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("choice", ["required", NAMED, "auto"], ids=["required", "named", "auto"])
+def test_drafts_change_no_call(client: openai.OpenAI, choice: Any, sampling: dict[str, Any]) -> None:
+    told = []
+    for extra in (OFF, {}, {"speculation": {"method": "suffix"}}):
+        fields = {"tool_choice": choice, "parallel_tool_calls": False, "n": 2, "extra_body": extra, **sampling}
+        choices = answer(client, **fields).choices
+        told.append([(each.message.content, calls_of(each.message), each.finish_reason) for each in choices])
+    assert told[0] == told[1] == told[2]
+    for content, calls, reason in told[0]:
+        if choice != "auto":
+            assert (content, reason, len(calls)) == (None, "tool_calls", 1)
+            name, arguments = calls[0]
+            check_arguments(name, arguments)
+            assert choice == "required" or name == "get_time"
+
+
+def check_arguments(name: str, text: str) -> None:
+    arguments = json.loads(text)
+    if name == "get_time":
+        assert arguments["zone"] in ("CET", "UTC") and len(arguments) == 1
+    else:
+        assert set(arguments) == {"city", "unit", "days"} and arguments["unit"] in ("celsius", "fahrenheit")
+        assert isinstance(arguments["city"], str) and 1 <= arguments["days"] <= 9
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    (whole,) = answer(client, **fields).choices
+    given = {"messages": ASKED, "tools": [WEATHER, TIME], "max_tokens": 120, "temperature": 0, **fields}
+    with client.chat.completions.stream(model=MODEL, **given) as stream:
+        (streamed,) = stream.get_final_completion().choices
+    assert calls_of(streamed.message) == calls_of(whole.message)
+    assert streamed.finish_reason == whole.finish_reason == "tool_calls"
+
+
+def test_a_result_is_part_of_the_next_request(client: openai.OpenAI) -> None:
+    (first,) = answer(client, tool_choice="required", parallel_tool_calls=False).choices
+    (call,) = first.message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"sky": "clear", "degrees": 21}'}
+    told = answer(client, messages=[*ASKED, first.message.model_dump(), result], max_tokens=24)
+    without = answer(client, messages=ASKED, max_tokens=24)
+    assert told.usage.prompt_tokens > without.usage.prompt_tokens + 20
+    assert told.choices[0].message.content or told.choices[0].message.tool_calls
+
+
+def test_a_schema_that_no_grammar_holds_names_its_field(client: openai.OpenAI) -> None:
+    wrong = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "a": {"type": "string", "pattern": "(?=x)"}}, "required": ["a"]}}}  # fmt: skip
+    with pytest.raises(openai.BadRequestError) as refused:
+        answer(client, tools=[wrong], tool_choice="required")
+    assert refused.value.param == "tools"
+    # Nobody is held to it otherwise.
+    assert answer(client, tools=[wrong], max_tokens=4).choices

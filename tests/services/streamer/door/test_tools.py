@@ -1,0 +1,255 @@
+"""Requests with tools through the real door: what a model writes comes out as calls, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from fake_mesh import MODEL, FakeMesh, ids_of, says
+from sse_reading import streamed
+
+CALLS = (
+    'On it.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn", "days": [1, 2]}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+)
+READ = [("weather", '{"city": "Bonn", "days": [1, 2]}'), ("time", "{}")]
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("weather", "time")
+]
+BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+URL = "/v1/chat/completions"
+
+
+async def answer(http: aiohttp.ClientSession, mesh: FakeMesh, **fields: Any) -> dict[str, Any]:
+    async with http.post(mesh.url + URL, json={**BODY, **fields}) as response:
+        assert response.status == 200, await response.text()
+        told: dict[str, Any] = await response.json()
+    return told
+
+
+def calls_of(message: dict[str, Any]) -> list[tuple[str, str]]:
+    functions = [each["function"] for each in message.get("tool_calls", [])]
+    return [(each["name"], each["arguments"]) for each in functions]
+
+
+def joined(chunks: list[Any], index: int = 0) -> tuple[dict[str, Any], str]:
+    """The message of a choice, as clients join its deltas, and why it ended."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
+    reason = ""
+    for choice in (each for chunk in chunks[:-1] for each in chunk["choices"] if each["index"] == index):
+        reason = choice["finish_reason"] or reason
+        delta = choice["delta"]
+        for name in ("content", "reasoning_content"):
+            message[name] += delta.get(name) or ""
+        for call in delta.get("tool_calls", []):
+            if call["index"] == len(message["tool_calls"]):
+                assert set(call) == {"index", "id", "type", "function"} and call["function"]["name"]
+                message["tool_calls"].append({**call, "function": {**call["function"]}})
+            else:
+                assert set(call) == {"index", "function"}
+                message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    return message, reason
+
+
+@pytest.mark.parametrize("group", [1, 7, 500])
+async def test_calls_are_read_whole_and_streamed(mesh: FakeMesh, http: aiohttp.ClientSession, group: int) -> None:
+    await mesh.start_target(says(CALLS, group))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh))["choices"]
+    assert choice["message"]["content"] == "On it." and calls_of(choice["message"]) == READ
+    assert choice["finish_reason"] == "tool_calls"
+    for call in choice["message"]["tool_calls"]:
+        assert call["id"].startswith("call_") and call["type"] == "function"
+    message, reason = joined(await streamed(http, mesh.url + URL, BODY))
+    assert (message["content"], calls_of(message), reason) == ("On it.", READ, "tool_calls")
+    assert len({call["id"] for call in [*message["tool_calls"], *choice["message"]["tool_calls"]]}) == 4
+
+
+async def test_arguments_leave_while_the_model_writes_them(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    chunks = await streamed(http, mesh.url + URL, BODY)
+    deltas = [choice["delta"] for chunk in chunks[:-1] for choice in chunk["choices"]]
+    parts = [call for delta in deltas for call in delta.get("tool_calls", []) if call["index"] == 0]
+    assert len(parts) > 10
+
+
+async def test_an_answer_of_calls_alone_has_no_content(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says('<tool_call>{"name": "time", "arguments": {}}</tool_call>'))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh))["choices"]
+    assert choice["message"]["content"] is None
+    message, _ = joined(await streamed(http, mesh.url + URL, BODY))
+    assert message["content"] == ""
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"tool_choice": "none"}])
+async def test_without_tools_the_text_is_left_alone(
+    mesh: FakeMesh, http: aiohttp.ClientSession, fields: dict[str, Any]
+) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh, **fields))["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (CALLS, "stop")
+
+
+async def test_a_server_may_leave_calls_in_the_text(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door(tool_call_parser="none")
+    (choice,) = (await answer(http, mesh))["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (CALLS, "stop")
+
+
+async def test_one_call_at_a_time(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh, parallel_tool_calls=False))["choices"]
+    assert calls_of(choice["message"]) == READ[:1]
+
+
+async def test_an_answer_that_is_cut_off_has_the_beginning_of_a_call(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    length = len(ids_of(CALLS[: CALLS.index("Bonn")]))
+    (choice,) = (await answer(http, mesh, max_tokens=length))["choices"]
+    assert calls_of(choice["message"]) == [("weather", '{"city": "')]
+    assert choice["finish_reason"] == "length"
+
+
+async def test_stop_strings_and_several_answers_go_with_tools(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS, 3))
+    await mesh.start_door()
+    fields = {"n": 3, "stop": "\n<tool_call>\n{\"name\": \"time\""}
+    for choice in (await answer(http, mesh, **fields))["choices"]:
+        assert calls_of(choice["message"]) == READ[:1] and choice["stop_reason"] == fields["stop"]
+    chunks = await streamed(http, mesh.url + URL, {**BODY, **fields})
+    assert [calls_of(joined(chunks, index)[0]) for index in range(3)] == [READ[:1]] * 3
+
+
+async def test_logprobs_ids_and_origins_are_those_of_all_tokens(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS, 4))
+    await mesh.start_door()
+    fields = {"logprobs": True, "return_token_ids": True, "return_provenance": True}
+    chunks = await streamed(http, mesh.url + URL, {**BODY, **fields})
+    choices = [choice for chunk in chunks[:-1] for choice in chunk["choices"]]
+    ids = [token for choice in choices for token in choice.get("token_ids", [])]
+    assert ids == ids_of(CALLS)
+    logprobs = [each for choice in choices for each in (choice["logprobs"] or {}).get("content", [])]
+    assert "".join(each["token"] for each in logprobs) == CALLS
+    assert sum(run["tokens"] for choice in choices for run in choice.get("runs", [])) == len(ids)
+    assert calls_of(joined(chunks)[0]) == READ
+    whole = (await answer(http, mesh, **fields))["choices"][0]
+    assert whole["token_ids"] == ids and whole["logprobs"]["content"] == logprobs
+
+
+async def test_reasoning_stands_apart_and_is_counted(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    text = "<think>\nthe fox?\n</think>\n\n" + CALLS
+    await mesh.start_target(says(text, 5))
+    await mesh.start_door(reasoning_parser="qwen3")
+    told = await answer(http, mesh)
+    message = told["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"], calls_of(message)) == ("the fox?", "On it.", READ)
+    reasoning = len(ids_of(text[: text.index("\n\nOn")]))
+    assert told["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoning}
+    options = {"stream_options": {"include_usage": True}}
+    chunks = await streamed(http, mesh.url + URL, {**BODY, **options})
+    streamed_message, _ = joined(chunks)
+    assert (streamed_message["reasoning_content"], streamed_message["content"]) == ("the fox?", "On it.")
+    assert chunks[-2]["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoning}
+    quiet = await answer(http, mesh, include_reasoning=False)
+    assert "reasoning_content" not in quiet["choices"][0]["message"]
+    assert quiet["usage"] == told["usage"]
+
+
+async def test_a_model_is_known_by_its_template(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    from fake_mesh import DoorUnderTest
+
+    await mesh.start_target(says('[TOOL_CALLS] [{"name": "time", "arguments": {"a": 1}}]'))
+    DoorUnderTest.template, before = "... [TOOL_CALLS] ...", DoorUnderTest.template
+    try:
+        await mesh.start_door()
+    finally:
+        DoorUnderTest.template = before
+    (call,) = (await answer(http, mesh))["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "time", "arguments": '{"a": 1}'}
+    # Its template refuses ids of another form.
+    assert len(call["id"]) == 9 and call["id"].isalnum()
+
+
+NAMED = {"type": "function", "function": {"name": "time"}}
+
+
+@pytest.mark.parametrize(("choice", "names"), [("required", ["weather", "time"]), (NAMED, ["time"])])
+async def test_a_call_that_is_asked_for_is_held_by_a_grammar(
+    mesh: FakeMesh, http: aiohttp.ClientSession, choice: Any, names: list[str]
+) -> None:
+    target = await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    told = await answer(http, mesh, tool_choice=choice, n=2)
+    assert [each["finish_reason"] for each in told["choices"]] == ["tool_calls"] * 2
+    grammars = {asked.sampling.grammar for asked in target.asked}
+    assert grammars == set(mesh.tokenizer.grammars_asked) and len(grammars) == 1
+    (grammar,) = grammars
+    rules = json.loads(grammar)["grammars"][0]["lark_grammar"]
+    assert [name for name in ("weather", "time") if f'\\"name\\": \\"{name}\\"' in rules] == names
+
+
+@pytest.mark.parametrize("parser", ["none", "pythonic"])
+async def test_a_format_that_cannot_be_held_to_is_refused_by_name(
+    mesh: FakeMesh, http: aiohttp.ClientSession, parser: str
+) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door(tool_call_parser=parser)
+    async with http.post(mesh.url + URL, json={**BODY, "tool_choice": "required"}) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "tool_choice") and parser in error["message"]
+
+
+async def test_a_schema_that_cannot_be_held_is_refused(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"const": "impossible"}}}]
+    async with http.post(mesh.url + URL, json={**BODY, "tools": tools, "tool_choice": "required"}) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "tools")
+
+
+@pytest.fixture
+async def client(mesh: FakeMesh) -> AsyncIterator[openai.AsyncOpenAI]:
+    await mesh.start_target(says(CALLS, 3))
+    await mesh.start_door()
+    async with openai.AsyncOpenAI(
+        base_url=mesh.url + "/v1", api_key="none", max_retries=0, _strict_response_validation=True
+    ) as client:
+        yield client
+
+
+async def test_the_official_client_reads_calls_and_sends_results_back(client: openai.AsyncOpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "hi"}]
+    told = await client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS, tool_choice="auto")
+    message = told.choices[0].message
+    assert told.choices[0].finish_reason == "tool_calls" and message.tool_calls
+    functions = [call.function for call in message.tool_calls if call.type == "function"]
+    assert [(each.name, each.arguments) for each in functions] == READ
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls]
+    again = await client.chat.completions.create(
+        model=MODEL, messages=[*messages, message.model_dump(), *results], tools=TOOLS
+    )
+    assert again.choices[0].message.tool_calls
+
+
+async def test_the_official_client_joins_streamed_calls(client: openai.AsyncOpenAI) -> None:
+    async with client.chat.completions.stream(
+        model=MODEL, messages=[{"role": "user", "content": "hi"}], tools=TOOLS
+    ) as stream:
+        final = await stream.get_final_completion()
+    calls = final.choices[0].message.tool_calls
+    assert calls and [(each.function.name, json.loads(each.function.arguments)) for each in calls] == [
+        (name, json.loads(arguments)) for name, arguments in READ
+    ]
