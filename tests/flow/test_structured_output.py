@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -111,6 +113,15 @@ def test_every_answer_has_its_form_and_drafts_change_no_character(real_mesh: Run
         assert [(each.texts, each.ends) for each in on] == [(each.texts, each.ends) for each in off]
         # Names of a schema, and the text of a grammar, leave no choice.
         assert "grammar" in set().union(*(each.sources for each in on))
+
+
+def test_the_command_of_the_page_gives_json_of_its_schema(real_mesh: RunningMesh) -> None:
+    page = Path(__file__).parents[2] / "docs/use/structured-output.md"
+    [command] = re.findall(r"^\$ (curl .*?)\n```", page.read_text(), re.DOTALL | re.MULTILINE)
+    here = command.replace("http://127.0.0.1:8000", real_mesh.url)
+    told = json.loads(subprocess.run(["bash", "-c", here], capture_output=True, text=True, check=True).stdout)
+    person = json.loads(told["choices"][0]["message"]["content"])
+    assert set(person) == {"name", "age"} and isinstance(person["age"], int)
 
 
 def test_a_worker_that_dies_changes_no_character(real_mesh: RunningMesh) -> None:
