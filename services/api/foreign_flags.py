@@ -167,7 +167,8 @@ REASONING_FORMATS = {
     "ernie-45-vl-thinking": "ernie45",
 }  # fmt: skip
 NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
-NO_GRAMMAR = "not served: structured output (a grammar or a JSON schema)"
+NO_GRAMMAR = "not served: a grammar or schema for all answers; requests bring their own (docs/use/structured-output.md)"
+LLGUIDANCE = "leave it out: llguidance compiles the grammars of requests (docs/use/structured-output.md)"
 NO_IMAGES = "not served: images, audio and video"
 NO_OFFLOAD = "not served: weights or KV pages outside of the device's memory"
 PAGES = "leave it out: KV pages travel over the mesh, or with --page-transport nixl (docs/operate/split.md)"
@@ -390,8 +391,8 @@ FLAGS: tuple[Foreign, ...] = (
             note="without effect: a request with tools may always call them"),
     _flag("--tool-call-parser", ALL, "tool_call_parser", values=TOOL_FORMATS),
     _flag("--reasoning-parser", ALL, "reasoning_parser", values=REASONING_FORMATS),
-    _flag("--guided-decoding-backend", "vLLM, FastDeploy", nothing=("auto", "off"), why=NO_GRAMMAR),
-    _flag("--grammar-backend", "SGLang", nothing=("none",), why=NO_GRAMMAR),
+    _flag("--guided-decoding-backend", "vLLM, FastDeploy", nothing=("auto", "off", "guidance"), why=LLGUIDANCE),
+    _flag("--grammar-backend", "SGLang", nothing=("none", "llguidance"), why=LLGUIDANCE),
     _flag("--limit-mm-per-prompt --mm-processor-kwargs", "vLLM, FastDeploy", why=NO_IMAGES),
     _switch("--enable-mm --enable-multimodal", "FastDeploy, SGLang", nothing=OFF, why=NO_IMAGES),
     # llama.cpp's llama-server, beside what is above. Names of its README at commit 00dc805, and those before them
