@@ -1,7 +1,7 @@
 """Fields of a request as rows: a field of a dataclass that is made with `number`, `integer`, `boolean`, `text` or
 `other` says in one place what a request may send, what it means, and what stands for "not given".
 
-From these rows come the checks of a body (streamer/fields.py), /openapi.json, the table in docs/use/http.md, and for
+From these rows come the checks of a body (streamer/openai/fields.py), /openapi.json, the table in docs/use/http.md, and for
 sampling parameters the worker's own check (sampling.py). The type on the wire is the dataclass's. No msgspec, no torch.
 """
 

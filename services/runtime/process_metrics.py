@@ -18,7 +18,7 @@ from mesh.directory.membership import State
 
 
 class KnownMembers(Protocol):
-    """mesh/directory.py: DirectoryClient."""
+    """mesh/directory/client.py: DirectoryClient."""
 
     @property
     def silence(self) -> float: ...

@@ -1,7 +1,7 @@
 """The tokenizer: conversations and text in, token ids out.
 
-Encoding runs in threads (lanes.py), the chat template in a process of its own, so that one long prompt or one slow
-template doesn't hold up the others. Knows nothing of HTTP or of the model's weights.
+Encoding runs in threads (lanes.py), the chat template and the check of grammars in a process each, so that a long
+prompt, a slow template or a large grammar doesn't hold up the others. Knows nothing of HTTP or of the model's weights.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_a_full_automaton_becomes_a_segment_and_what_was_said_in_it_is_known_all
     proposer = start(store_tokens=10_000)
     proposer.say(HERE, SAID)
     chance = random.Random(5)
-    # More than two automata hold.
+    # More than an automaton holds.
     for _ in range(30):
         proposer.say(HERE, [chance.randrange(5000, 50000) for _ in range(600)])
     assert proposer.guess(HERE, SAID[:20]).source == ""
