@@ -35,7 +35,7 @@ WISHES: dict[str, Any] = {
     "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"a": 1},
     "include_reasoning": False, "functions": [{"name": "f"}], "function_call": {"name": "f"},
     "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "guided_json": {},
-    "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": 'start: "a"',
+    "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": 'start: "a"', "guided_json_object": True,
     "reasoning_effort": "low", "suffix": "a", "store": True, "prompt_logprobs": 1,
 }  # fmt: skip
 
