@@ -1,8 +1,9 @@
 """Fields of a request as rows: a field of a dataclass that is made with `number`, `integer`, `boolean`, `text` or
 `other` says in one place what a request may send, what it means, and what stands for "not given".
 
-From these rows come the checks of a body (streamer/openai/fields.py), /openapi.json, the table in docs/use/http.md, and for
-sampling parameters the worker's own check (sampling.py). The type on the wire is the dataclass's. No msgspec, no torch.
+From these rows come the checks of a body (streamer/openai/fields.py), /openapi.json, the table in docs/use/http.md, and
+for sampling parameters the worker's own check (sampling.py). The type on the wire is the dataclass's. No msgspec, no
+torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compiled grammars, by their text: the least recently used go first.
 
 Matchers of one compiled grammar share what its lexer learns, and its lexer's limits, but no text. Compiling takes
-milliseconds, at most a second for what the door let in: `prepare` does it in a thread of its own, before a sequence
-arrives in the engine. The vocabulary is read with the first grammar. Knows no sequences.
+milliseconds, at most a second for what the tokenizer's check let in: `prepare` does it in a thread of its own, before a
+sequence arrives in the engine. The vocabulary is read with the first grammar. Knows no sequences.
 """
 
 from __future__ import annotations
