@@ -216,9 +216,13 @@ def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:
     request, tools = exchange.request, exchange.request.tools
     if not request.chat:
         return None
-    return exchange.formats.reader(
+    formats = exchange.formats
+    if request.grammar_field:
+        # What the request asks for begins with the first token, so nothing before it is reasoning.
+        formats = replace(formats, reasoning=None)
+    return formats.reader(
         None if tools is None else tools.schemas,
-        exchange.vocabulary.end_of(ids) if exchange.formats.reasoning is not None else "",
+        exchange.vocabulary.end_of(ids) if formats.reasoning is not None else "",
         one_call=tools is not None and tools.one_call,
         quiet=not request.include_reasoning,
     )

@@ -167,6 +167,19 @@ async def test_reasoning_stands_apart_and_is_counted(mesh: FakeMesh, http: aioht
     assert quiet["usage"] == told["usage"]
 
 
+@pytest.mark.parametrize("tools", [None, TOOLS])
+async def test_an_answer_of_a_form_that_was_asked_for_is_no_reasoning(
+    mesh: FakeMesh, http: aiohttp.ClientSession, tools: Any
+) -> None:
+    await mesh.start_target(says('{"a": 1}', 3))
+    await mesh.start_door(reasoning_parser="deepseek_r1")
+    fields = {"response_format": {"type": "json_object"}, "tools": tools}
+    told = (await answer(http, mesh, **fields))["choices"][0]["message"]
+    assert told == {"role": "assistant", "content": '{"a": 1}'}
+    message, _ = joined(await streamed(http, mesh.url + URL, {**BODY, **fields}))
+    assert (message["content"], message["reasoning_content"]) == ('{"a": 1}', "")
+
+
 async def test_a_model_is_known_by_its_template(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     from fake_mesh import DoorUnderTest
 
