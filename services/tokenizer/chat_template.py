@@ -28,7 +28,8 @@ class TemplateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """`reads_calls`: it knows turns that call tools, and the results of tools."""
+    """`reads_calls`: it knows turns that call tools, and the results of tools. Those of a template that reads no tools
+    don't count: the model is told of another format."""
 
     template: jinja2.Template
     reads_tools: bool
@@ -40,7 +41,7 @@ def _compiled(text: str) -> _Compiled:
     try:
         tree = environment.parse(text)
         reads_tools = "tools" in meta.find_undeclared_variables(tree)
-        reads_calls = any(word in text for word in ("tool_calls", "'tool'", '"tool"'))
+        reads_calls = reads_tools and any(word in text for word in ("tool_calls", "'tool'", '"tool"'))
         return _Compiled(environment.from_string(tree), reads_tools, reads_calls)
     except MemoryError:
         raise TemplateError("the model's chat template is broken: it needs too much memory") from None

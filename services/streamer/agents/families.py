@@ -3,6 +3,7 @@ the format that the model was trained on."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,8 +63,10 @@ REASONING_FORMATS = (
     ReasoningFormat("deepseek_r1", ("</think>", deepseek.ASSISTANT), inside=True),
     ReasoningFormat("qwen3", ("</think>",)),
 )
-# Models whose template has no format of its own are told this one (services/tokenizer/plain_tools.py).
+# Models whose template has no format of its own, or reads no tools, are told this one
+# (services/tokenizer/plain_tools.py).
 PLAIN = "hermes"
+_READS_TOOLS = re.compile(r"\btools\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ def formats_of(tool_call_parser: str, reasoning_parser: str, template: str) -> F
 def tool_format(name: str, template: str) -> ToolFormat | None:
     """By the setting. None: calls stay in the text."""
     if name == AUTO:
-        found = (each for each in TOOL_FORMATS if each.signs and all(sign in template for sign in each.signs))
+        formats = TOOL_FORMATS if _READS_TOOLS.search(template) else ()
+        found = (each for each in formats if each.signs and all(sign in template for sign in each.signs))
         return next(found, None) or tool_format(PLAIN, template)
     return None if name == NONE else next(each for each in TOOL_FORMATS if each.name == name)
 

@@ -15,6 +15,12 @@ from services.tokenizer.template_process import TemplateProcess
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+# As of DeepSeek V3 and R1: it knows calls, whose arguments it takes for a text, and no tools.
+OF_CALLS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}{% for call in m.tool_calls %}"
+    "{{ call.function.name + call.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '\n' }}"
+    "{% endfor %}"
+)
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 ARGUMENTS = '{"city": "Köln \\"Ö\\"", "days": [1, 2]}'
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": {
@@ -80,9 +86,10 @@ async def test_mistral_is_told_of_tools_and_sees_its_calls_as_it_writes_them() -
     assert '[AVAILABLE_TOOLS] [{"type": "function", "function": {"name": "weather", ' in text
 
 
-async def test_a_template_without_tools_is_told_of_them_in_words() -> None:
+@pytest.mark.parametrize("template", [PLAIN, OF_CALLS])
+async def test_a_template_without_tools_is_told_of_them_in_words(template: str) -> None:
     system = ChatTurn(role="system", content="Be brief.")
-    text = await rendered(PLAIN, [system, USER, CALLING, RESULT, RESULT], tools=[TOOL])
+    text = await rendered(template, [system, USER, CALLING, RESULT, RESULT], tools=[TOOL])
     begin, user, rest = text.partition("<user>How is it?\n")
     assert user and begin.startswith("<system>Be brief.\n\n") and json.dumps(TOOL) in begin
     call = json.dumps({"name": "weather", "arguments": json.loads(ARGUMENTS)}, ensure_ascii=False)

@@ -169,14 +169,17 @@ def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
     ("template", "tools", "reasoning"),
     [
         ("{{ messages }}", "hermes", None),
-        ("<tool_call> ... <|im_start|>", "hermes", None),
-        ("<tool_call> ... </think>", "hermes", "qwen3"),
-        ("<tool_call><function=", "qwen3_coder", None),
-        ("[TOOL_CALLS]", "mistral", None),
-        ("<|start_header_id|>ipython", "llama3_json", None),
-        ("<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
-        ("<｜Assistant｜><｜tool▁call▁begin｜></think>", "deepseek_v31", "deepseek_r1"),
-        ("<think><tool_call><response>", "ernie45", "ernie45"),
+        ("{{ tools }}<tool_call> ... <|im_start|>", "hermes", None),
+        ("{{ tools }}<tool_call> ... </think>", "hermes", "qwen3"),
+        ("{{ tools }}<tool_call><function=", "qwen3_coder", None),
+        ("{{ tools }}[TOOL_CALLS]", "mistral", None),
+        ("{{ tools }}<|start_header_id|>ipython", "llama3_json", None),
+        ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
+        ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜></think>", "deepseek_v31", "deepseek_r1"),
+        ("{{ tools }}<think><tool_call><response>", "ernie45", "ernie45"),
+        # They know calls, but are told of tools in words.
+        ("{{ m.tool_calls }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "hermes", "deepseek_r1"),
+        ("{{ m.tool_calls }}[TOOL_CALLS]", "hermes", None),
     ],
 )
 def test_the_template_tells_the_format(template: str, tools: str, reasoning: str | None) -> None:

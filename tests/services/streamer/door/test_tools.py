@@ -184,7 +184,7 @@ async def test_a_model_is_known_by_its_template(mesh: FakeMesh, http: aiohttp.Cl
     from fake_mesh import DoorUnderTest
 
     await mesh.start_target(says('[TOOL_CALLS] [{"name": "time", "arguments": {"a": 1}}]'))
-    DoorUnderTest.template, before = "... [TOOL_CALLS] ...", DoorUnderTest.template
+    DoorUnderTest.template, before = "{{ tools }} ... [TOOL_CALLS] ...", DoorUnderTest.template
     try:
         await mesh.start_door()
     finally:
