@@ -23,7 +23,7 @@ from services.streamer.agents.parts import CallDelta, Part
 
 OPENER, CLOSER = "<function=", "</function>"
 _NAME = re.compile(r"\s*([^\s<>]{1,256})>")
-_PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)(?:\n?</parameter>|(?=<parameter=)|\s*$)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)(?:\n?</parameter>|(?=<parameter=)|(\Z))", re.DOTALL)
 _PYTHONS = {"True": True, "False": False, "None": None}
 
 # Of each tool, by its name, the schemas of its parameters, by theirs.
@@ -62,7 +62,7 @@ class _Element:
             return [self._before + whole + CLOSER], behind
         schemas = self._schemas.get(name[1], {})
         values = {
-            found[1].strip(): _value(found[2], schemas.get(found[1].strip()))
+            found[1].strip(): _value(_written(found), schemas.get(found[1].strip()))
             for found in _PARAMETER.finditer(whole, name.end())
         }
         if (arguments := json_text.written(values)) is None:
@@ -72,6 +72,11 @@ class _Element:
 
     def flush(self) -> list[Part]:
         return [self._before + self._held]
+
+
+def _written(parameter: re.Match[str]) -> str:
+    """Of one that isn't closed the spaces before the end of the call belong to the call."""
+    return parameter[2] if parameter[3] is None else parameter[2].rstrip()
 
 
 def _value(text: str, schema: Any) -> Any:

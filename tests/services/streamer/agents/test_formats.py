@@ -66,6 +66,9 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
      "<parameter=o>\n{\"x\": [true]}\n</parameter>\n<parameter=p>\na\nb\n</parameter>\n</function>\n</tool_call>\n"
      "<tool_call>\n<function=g>\n</function>\n</tool_call>",
      "Ok.", [("f", '{"s": "12", "n": 12, "o": {"x": [true]}, "p": "a\\nb"}'), G]),
+    # Forgotten: closing tags of parameters.
+    ("qwen3_coder", "<function=f>\n<parameter=s>\na<parameter=p>\nb \n\n</function>", "",
+     [("f", '{"s": "a", "p": "b"}')]),
 ]  # fmt: skip
 
 
@@ -150,14 +153,20 @@ def test_no_text_raises_and_no_cut_changes_what_is_read(name: str, pieces: list[
 
 
 @pytest.mark.parametrize("name", TOOL_CALL_PARSERS)
-@pytest.mark.parametrize("piece", [*PIECES[:9], "<tool_call>{", "[f(", '{"name": "f", "arguments": {"a":'])
-def test_the_time_grows_with_the_text_and_not_with_its_square(name: str, piece: str) -> None:
+@pytest.mark.parametrize(
+    ("begin", "piece", "end"),
+    [
+        *(("", piece, "") for piece in [*PIECES[:9], "<tool_call>{", "[f(", '{"name": "f", "arguments": {"a":']),
+        ("<function=f><parameter=s>", "\n ", "x</parameter></function>"),
+    ],
+)
+def test_the_time_grows_with_the_text_and_not_with_its_square(name: str, begin: str, piece: str, end: str) -> None:
     """A square would take minutes of the processor."""
-    text = piece * (60_000 // len(piece))
+    text = begin + piece * (60_000 // len(piece)) + end
     pieces = [text[place : place + 6] for place in range(0, len(text), 6)]
-    began = time.thread_time()
+    began_at = time.thread_time()
     read(make_of(name), pieces)
-    assert time.thread_time() - began < 5.0
+    assert time.thread_time() - began_at < 5.0
 
 
 def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
