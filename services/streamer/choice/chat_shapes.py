@@ -10,11 +10,14 @@ from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.generation import Choice, Ending
 
 TOOL_CALLS = "tool_calls"
+# Characters of a whole text that a reader is given at once: it copies what is behind each call.
+PIECE = 4096
 
 
 def message(reader: AnswerReader, text: str) -> dict[str, Any]:
     """Of an answer whose text is whole."""
-    parts = reader.feed(text), reader.flush()
+    parts = [reader.feed(text[place : place + PIECE]) for place in range(0, len(text), PIECE)]
+    parts.append(reader.flush())
     content = "".join(each.content for each in parts)
     reasoning = "".join(each.reasoning for each in parts)
     calls: list[SaidCall] = []
