@@ -32,6 +32,7 @@ class Grammars:
         self._file = tokenizer
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._characters = 0
+        # Of the two above. Nothing is compiled under it: the engine needs it with each new sequence.
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "compile-grammar")
 
@@ -42,18 +43,18 @@ class Grammars:
     def matcher(self, grammar: str) -> LLMatcher:
         """At the beginning of a text. Raises GrammarError."""
         with self._lock:
-            if (known := self._compiled.get(grammar)) is None:
-                known = self._compile(grammar)
-            else:
+            if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
-            return known.deep_copy()
+                return known.deep_copy()
+        return self.fresh(grammar)
 
     def fresh(self, grammar: str) -> LLMatcher:
-        """Compiled anew, because the lexer of the one that is known has reached a limit. Raises GrammarError."""
+        """Compiled anew, as is needed where the lexer of the one that is known has reached a limit. Raises
+        GrammarError."""
+        matcher = started(self._vocabulary, grammar)
         with self._lock:
-            if self._compiled.pop(grammar, None) is not None:
-                self._characters -= len(grammar)
-            return self._compile(grammar).deep_copy()
+            self._keep(grammar, matcher)
+            return matcher.deep_copy()
 
     def __len__(self) -> int:
         return len(self._compiled)
@@ -65,10 +66,10 @@ class Grammars:
         except (OSError, ValueError) as error:
             raise GrammarError(f"this model's tokenizer can't be used with grammars: {error}") from error
 
-    def _compile(self, grammar: str) -> LLMatcher:
-        matcher = self._compiled[grammar] = started(self._vocabulary, grammar)
-        self._characters += len(grammar)
+    def _keep(self, grammar: str, matcher: LLMatcher) -> None:
+        if self._compiled.pop(grammar, None) is None:
+            self._characters += len(grammar)
+        self._compiled[grammar] = matcher
         while len(self._compiled) > MOST_GRAMMARS or self._characters > MOST_CHARACTERS:
             oldest, _ = self._compiled.popitem(last=False)
             self._characters -= len(oldest)
-        return matcher

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 from services.api import draft_tree as tree
+from services.api.grammars import started
 from services.streamer.agents.grammars import choice, json_schema, regex
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.state import GrammarState, RowMasks
@@ -160,3 +164,25 @@ def test_few_grammars_are_kept(grammars: Grammars, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("services.worker.grammar.compiled.MOST_CHARACTERS", 250)
     grammars.matcher(choice(["x" * 200]))
     assert len(grammars) == 1
+
+
+def test_a_grammar_that_is_compiled_holds_up_no_other(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars.matcher(PERSON)
+    compiling, go_on = threading.Event(), threading.Event()
+
+    def slowly(vocabulary: Any, grammar: str) -> Any:
+        compiling.set()
+        assert go_on.wait(60.0)
+        return started(vocabulary, grammar)
+
+    monkeypatch.setattr("services.worker.grammar.compiled.started", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(grammars.matcher, choice(["a"]))
+        assert compiling.wait(60.0)
+        known = threads.submit(grammars.matcher, PERSON)
+        try:
+            assert not known.result(30.0).is_error()
+        finally:
+            go_on.set()
+        assert not slow.result(60.0).is_error()
+    assert len(grammars) == 2
