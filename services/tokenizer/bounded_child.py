@@ -138,7 +138,7 @@ def _child_environment() -> dict[str, str]:
 # The child's side ---------------------------------------------------------------------------------------
 
 
-class Questions:
+class ChildPipe:
     """The questions that the child reads, and its answers."""
 
     def __init__(self, most_memory: int) -> None:

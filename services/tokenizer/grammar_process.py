@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, Questions
+from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, ChildPipe
 
 # Of what llguidance may compute for a grammar and its first token, in seconds.
 DEADLINE = 1.0
@@ -38,7 +38,7 @@ class GrammarCheckFailed(Exception):
     """The child failed, and the grammar isn't to blame."""
 
 
-class _Answer(msgspec.Struct):
+class _Checked(msgspec.Struct):
     problem: str
 
 
@@ -58,7 +58,7 @@ class GrammarProcess:
             self._known.move_to_end(key)
             return known
         try:
-            problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Answer).problem
+            problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Checked).problem
         except ChildDied as error:
             if error.status not in _BY_GRAMMAR:
                 raise GrammarCheckFailed("the process that checks grammars died; try again") from None
@@ -78,17 +78,17 @@ class GrammarProcess:
 
 
 def main() -> None:
-    questions = Questions(MAX_MEMORY)
+    pipe = ChildPipe(MAX_MEMORY)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (STACK, hard))
-    if (tokenizer := questions.read()) is None:
+    if (tokenizer := pipe.read()) is None:
         return
     # Not in the parent, which needs none of it.
     from services.api.grammars import GrammarError, read_vocabulary, started
 
     vocabulary = read_vocabulary(Path(tokenizer.decode()))
-    questions.answer(b"")
-    while (body := questions.read()) is not None:
+    pipe.answer(b"")
+    while (body := pipe.read()) is not None:
         problem = ""
         # The signal is left at its default, which ends the process even inside the library.
         signal.setitimer(signal.ITIMER_PROF, DEADLINE)
@@ -97,7 +97,7 @@ def main() -> None:
         except GrammarError as error:
             problem = str(error)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        questions.answer(msgspec.json.encode(_Answer(problem)))
+        pipe.answer(msgspec.json.encode(_Checked(problem)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import msgspec
 
 from services.api.chat_templates import TemplateSource
 from services.api.messages import ChatTurn
-from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, Questions
+from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, ChildPipe
 from services.tokenizer.chat_template import ChatTemplate, TemplateError
 
 # Python, jinja2 and the largest conversation take a tenth of this.
@@ -127,8 +127,8 @@ def _raw(text: str) -> msgspec.Raw | None:
 
 
 def main() -> None:
-    questions = Questions(MAX_MEMORY)
-    if (first := questions.read()) is None:
+    pipe = ChildPipe(MAX_MEMORY)
+    if (first := pipe.read()) is None:
         return
     setup = msgspec.json.decode(first, type=_Setup)
     # Both signals are left at their default, which ends the process even inside C code. Compiling is timed by the time
@@ -137,15 +137,15 @@ def main() -> None:
     try:
         template = ChatTemplate(setup.source, setup.max_chars)
     except TemplateError as error:
-        questions.answer(msgspec.json.encode(_Answer(error=str(error))))
+        pipe.answer(msgspec.json.encode(_Answer(error=str(error))))
         return
     signal.setitimer(signal.ITIMER_PROF, 0)
-    questions.answer(msgspec.json.encode(_Answer(text="")))
-    while (body := questions.read()) is not None:
+    pipe.answer(msgspec.json.encode(_Answer(text="")))
+    while (body := pipe.read()) is not None:
         signal.setitimer(signal.ITIMER_REAL, setup.deadline)
         answer = _render(template, body)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        questions.answer(msgspec.json.encode(answer))
+        pipe.answer(msgspec.json.encode(answer))
 
 
 def _render(template: ChatTemplate, body: bytes) -> _Answer:

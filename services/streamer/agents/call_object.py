@@ -23,7 +23,7 @@ _HEAD = re.compile(
 LONGEST_HEAD = 1024
 
 
-class _State(Enum):
+class _Part(Enum):
     HEAD = auto()
     ARGUMENTS = auto()
     TAIL = auto()
@@ -36,26 +36,26 @@ class CallObject:
     def __init__(self, index: int, before: str = "") -> None:
         self._index = index
         self._before = before
-        self._state = _State.HEAD
+        self._state = _Part.HEAD
         self._held = ""
         self._scan = JsonScan()
         self.failed = False
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
-        if self._state is _State.HEAD:
+        if self._state is _Part.HEAD:
             return self._head(text)
-        if self._state is _State.ARGUMENTS:
+        if self._state is _Part.ARGUMENTS:
             return self._arguments(text)
-        return self._tail(text) if self._state is _State.TAIL else self._more_keys(text)
+        return self._tail(text) if self._state is _Part.TAIL else self._more_keys(text)
 
     def flush(self) -> list[Part]:
-        if self._state is not _State.HEAD:
+        if self._state is not _Part.HEAD:
             return []
         return self._no_call(self._held)
 
     @property
     def calls(self) -> int:
-        return int(self._state is not _State.HEAD)
+        return int(self._state is not _Part.HEAD)
 
     def _head(self, text: str) -> tuple[list[Part], str | None]:
         short = len(self._held) < LONGEST_HEAD
@@ -70,7 +70,7 @@ class CallObject:
         if short and (name := _name_in(found := _HEAD.match(self._held[:LONGEST_HEAD]))):
             assert found is not None
             rest, self._held = self._held[found.end() :], ""
-            self._state, self._scan = _State.ARGUMENTS, JsonScan()
+            self._state, self._scan = _Part.ARGUMENTS, JsonScan()
             parts, behind = self._arguments(rest)
             return [CallDelta(self._index, name), *parts], behind
         end = self._scan.end(text)
@@ -80,14 +80,14 @@ class CallObject:
         self._held = ""
         if (call := call_in(whole)) is None:
             return self._no_call(whole), rest
-        self._state = _State.TAIL
+        self._state = _Part.TAIL
         return [CallDelta(self._index, *call)], rest
 
     def _arguments(self, text: str) -> tuple[list[Part], str | None]:
         end = self._scan.end(text)
         if end < 0:
             return [CallDelta(self._index, arguments=text)] if text else [], None
-        self._state = _State.TAIL
+        self._state = _Part.TAIL
         parts, behind = self._tail(text[end:])
         return [CallDelta(self._index, arguments=text[:end]), *parts], behind
 
@@ -98,7 +98,7 @@ class CallObject:
         if not begin:
             return [], None
         if begin[0] == ",":
-            self._state, self._scan, self._held = _State.MORE_KEYS, JsonScan(1), ""
+            self._state, self._scan, self._held = _Part.MORE_KEYS, JsonScan(1), ""
             return self._more_keys(begin)
         return [], begin[1:] if begin[0] == "}" else self._held
 

@@ -16,7 +16,7 @@ from services.streamer.agents.marked import unfinished
 OPENER, CLOSER = "<think>", "</think>"
 
 
-class _State(Enum):
+class _Phase(Enum):
     START = auto()
     REASONING = auto()
     BEHIND = auto()
@@ -31,22 +31,22 @@ class Reasoning:
 
     def __init__(self, inside: bool) -> None:
         self.inside = inside
-        self._state = _State.START
+        self._state = _Phase.START
         self._text = ""
         self._shown = False  # some of the reasoning
 
     def feed(self, text: str) -> tuple[str, str]:
         self._text += text
         reasoning = ""
-        if self._state is _State.START:
+        if self._state is _Phase.START:
             self._start()
-        if self._state is _State.REASONING:
+        if self._state is _Phase.REASONING:
             reasoning = self._reason()
-        if self._state is _State.BEHIND:
+        if self._state is _Phase.BEHIND:
             self._text = self._text.lstrip()
             if self._text:
-                self._state = _State.ANSWER
-        if self._state is not _State.ANSWER:
+                self._state = _Phase.ANSWER
+        if self._state is not _Phase.ANSWER:
             return reasoning, ""
         answer, self._text = self._text, ""
         return reasoning, answer
@@ -54,16 +54,16 @@ class Reasoning:
     def flush(self) -> tuple[str, str]:
         """The text has ended."""
         rest, self._text = self._text, ""
-        if self._state is _State.REASONING or (self.inside and self._state is _State.START):
+        if self._state is _Phase.REASONING or (self.inside and self._state is _Phase.START):
             return rest.rstrip() if self._shown else rest.strip(), ""
         return "", rest
 
     def _start(self) -> None:
         begin = self._text.lstrip()
         if begin.startswith(OPENER):
-            self._state, self._text = _State.REASONING, begin[len(OPENER) :]
+            self._state, self._text = _Phase.REASONING, begin[len(OPENER) :]
         elif not OPENER.startswith(begin):
-            self._state = _State.REASONING if self.inside else _State.ANSWER
+            self._state = _Phase.REASONING if self.inside else _Phase.ANSWER
 
     def _reason(self) -> str:
         if not self._shown:
@@ -71,7 +71,7 @@ class Reasoning:
         end = self._text.find(CLOSER)
         if end >= 0:
             shown, self._text = self._text[:end].rstrip(), self._text[end + len(CLOSER) :]
-            self._state = _State.BEHIND
+            self._state = _Phase.BEHIND
             return shown
         shown = self._text[: len(self._text) - unfinished(self._text, CLOSER)].rstrip()
         self._text = self._text[len(shown) :]

@@ -24,44 +24,44 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 FORMATS = ("text", "json_object", "json_schema")
 
 
-class Asked(NamedTuple):
+class AskedForm(NamedTuple):
     """A grammar, and the field that asks for it; "" and "" for none."""
 
     grammar: str = ""
     field: str = ""
 
 
-def read_grammar(fields: BodyFields) -> Asked:
+def read_grammar(fields: BodyFields) -> AskedForm:
     """Raises a 400 that names the field, also where two ask for different things."""
     asked = [each for each in (_response_format(fields), _structured_outputs(fields), *_guided(fields)) if each.field]
     for other in asked[1:]:
         raise bad_value(other.field, f"contradicts {asked[0].field}: give one of them")
     if not asked:
-        return Asked()
+        return AskedForm()
     if len(asked[0].grammar) > MAX_GRAMMAR:
         message = f"makes a grammar of {len(asked[0].grammar)} characters, at most {MAX_GRAMMAR} are taken"
         raise bad_value(asked[0].field, message)
     return asked[0]
 
 
-def _response_format(fields: BodyFields) -> Asked:
+def _response_format(fields: BodyFields) -> AskedForm:
     value = fields.get("response_format")
     if value is None:
-        return Asked()
+        return AskedForm()
     wish = BodyFields(value, "response_format")
     kind = wish.get("type")
     if kind not in FORMATS:
         raise bad_value(wish.at("type"), f"must be one of {', '.join(FORMATS)}; not {shown(kind)}")
-    asked = Asked()
+    asked = AskedForm()
     if kind == "json_object":
-        asked = Asked(json_schema(ANY_OBJECT), wish.path)
+        asked = AskedForm(json_schema(ANY_OBJECT), wish.path)
     if kind == "json_schema":
         asked = _named_schema(BodyFields(_given(wish, "json_schema"), wish.at("json_schema")))
     wish.nothing_else()
     return asked
 
 
-def _named_schema(wish: BodyFields) -> Asked:
+def _named_schema(wish: BodyFields) -> AskedForm:
     """`name`, `description` and `strict` are for models that are told of the schema; here it always holds."""
     wish.text("name", 256)
     wish.text("description", 65536)
@@ -71,10 +71,10 @@ def _named_schema(wish: BodyFields) -> Asked:
     return asked
 
 
-def _structured_outputs(fields: BodyFields) -> Asked:
+def _structured_outputs(fields: BodyFields) -> AskedForm:
     value = fields.get("structured_outputs")
     if value is None:
-        return Asked()
+        return AskedForm()
     wish = BodyFields(value, "structured_outputs")
     kinds = [name for name in (*READERS, "json_object") if wish.get(name) not in (None, False)]
     if len(kinds) != 1:
@@ -86,7 +86,7 @@ def _structured_outputs(fields: BodyFields) -> Asked:
     where = wish.at(kind)
     if kind == "json_object":
         wish.boolean(kind)
-        asked = Asked(json_schema(ANY_OBJECT, **options), where)
+        asked = AskedForm(json_schema(ANY_OBJECT, **options), where)
     elif kind == "json":
         asked = _json(wish.get(kind), where, **options)
     else:
@@ -110,25 +110,25 @@ def _options(wish: BodyFields) -> dict[str, Any]:
     return {} if pattern is None else {"whitespace_pattern": pattern}
 
 
-def _guided(fields: BodyFields) -> list[Asked]:
+def _guided(fields: BodyFields) -> list[AskedForm]:
     asked = []
     for kind, read in READERS.items():
         where = f"guided_{kind}"
         if (value := fields.get(where)) is not None:
             asked.append(read(value, where))
     if fields.boolean("guided_json_object"):
-        asked.append(Asked(json_schema(ANY_OBJECT), "guided_json_object"))
+        asked.append(AskedForm(json_schema(ANY_OBJECT), "guided_json_object"))
     pattern = fields.text("guided_whitespace_pattern", 1024)
     if pattern is not None:
         where = "guided_whitespace_pattern"
         if len(asked) != 1 or not asked[0].field.startswith("guided_json"):
             raise bad_value(where, "needs guided_json")
         schema = orjson.loads(asked[0].grammar)["grammars"][0]["json_schema"]
-        asked = [Asked(json_schema(schema, whitespace_pattern=pattern), asked[0].field)]
+        asked = [AskedForm(json_schema(schema, whitespace_pattern=pattern), asked[0].field)]
     return asked
 
 
-def _json(value: Any, where: str, **options: Any) -> Asked:
+def _json(value: Any, where: str, **options: Any) -> AskedForm:
     """A schema: an object, true, or their JSON as text."""
     if isinstance(value, str):
         if len(value) > MAX_GRAMMAR:
@@ -140,29 +140,29 @@ def _json(value: Any, where: str, **options: Any) -> Asked:
     if not isinstance(value, dict | bool):
         raise wrong_type(where, "a JSON schema", value)
     try:
-        return Asked(json_schema(value, **options), where)
+        return AskedForm(json_schema(value, **options), where)
     except orjson.JSONEncodeError:
         raise bad_value(where, "is nested too deeply") from None
 
 
-def _regex(value: Any, where: str) -> Asked:
-    return Asked(regex(_text(value, where)), where)
+def _regex(value: Any, where: str) -> AskedForm:
+    return AskedForm(regex(_text(value, where)), where)
 
 
-def _lark(value: Any, where: str) -> Asked:
+def _lark(value: Any, where: str) -> AskedForm:
     text = _text(value, where)
     if "::=" in text:
         raise unsupported(where, "in GBNF or EBNF is not supported: write it in Lark, with a rule named start")
-    return Asked(lark(text), where)
+    return AskedForm(lark(text), where)
 
 
-def _choice(value: Any, where: str) -> Asked:
+def _choice(value: Any, where: str) -> AskedForm:
     texts = check_list(value, where, MAX_CHOICES)
     if not texts:
         raise bad_value(where, "is empty")
     for index, each in enumerate(texts):
         _text(each, f"{where}[{index}]", empty=True)
-    return Asked(choice(list(dict.fromkeys(texts))), where)
+    return AskedForm(choice(list(dict.fromkeys(texts))), where)
 
 
 def _text(value: Any, where: str, *, empty: bool = False) -> str:
@@ -185,7 +185,7 @@ def _missing(where: str) -> ApiError:
     return bad_value(where, "is missing", "missing_required_parameter")
 
 
-READERS: dict[str, Callable[[Any, str], Asked]] = {
+READERS: dict[str, Callable[[Any, str], AskedForm]] = {
     "json": _json,
     "regex": _regex,
     "choice": _choice,

@@ -128,7 +128,7 @@ async def test_what_the_template_says_against_a_conversation_is_the_answer(tiny_
     for file in ("tokenizer.json", "config.json", "model.safetensors"):
         (tmp_path / file).write_bytes((tiny_folder / file).read_bytes())
     (tmp_path / "chat_template.jinja").write_text(
-        "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+        "{{ tools }}{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     )
     actor = TokenizerActor(context(tmp_path, template_timeout=0.3))

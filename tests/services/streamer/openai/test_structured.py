@@ -10,12 +10,12 @@ from services.api.sampling import MAX_GRAMMAR
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.fields import BodyFields
-from services.streamer.openai.structured import MAX_CHOICES, Asked, read_grammar
+from services.streamer.openai.structured import MAX_CHOICES, AskedForm, read_grammar
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> AskedForm:
     fields = BodyFields(body)
     found = read_grammar(fields)
     fields.nothing_else()
@@ -41,7 +41,7 @@ def named(schema: Any, **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_most_requests_ask_for_nothing(body: dict[str, Any]) -> None:
-    assert asked(**body) == Asked("", "")
+    assert asked(**body) == AskedForm("", "")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_most_requests_ask_for_nothing(body: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_a_field_becomes_a_grammar(body: dict[str, Any], grammar: str, field: str) -> None:
-    assert asked(**body) == Asked(grammar, field)
+    assert asked(**body) == AskedForm(grammar, field)
     assert not LLMatcher.validate_grammar(grammar)
 
 
