@@ -21,7 +21,7 @@ from services.api.prompt_columns import PromptColumns
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.drafting import drafts_within
 from services.worker.grammar.state import RowMasks
-from services.worker.running.masking import Masking
+from services.worker.running.masking import FAULT, Masking
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
@@ -189,7 +189,8 @@ class TorchRunner:
             self._add_logprobs(logits, samplers, verdicts, answers, begins)
         for index, sampler in enumerate(samplers):
             if sampler.grammar is not None and (problem := sampler.grammar.state.problem):
-                verdicts[index] = Verdict([], 0, failure=f"its grammar: {problem}", reason="invalid")
+                reason = "engine" if problem == FAULT else "invalid"
+                verdicts[index] = Verdict([], 0, failure=f"its grammar: {problem}", reason=reason)
         following = iter(verdicts)
         return [next(following) if item.verify else None for item in items]
 

@@ -173,7 +173,7 @@ async def test_an_answer_of_a_form_that_was_asked_for_is_no_reasoning(
 ) -> None:
     await mesh.start_target(says('{"a": 1}', 3))
     await mesh.start_door(reasoning_parser="deepseek_r1")
-    fields = {"response_format": {"type": "json_object"}, "tools": tools}
+    fields = {"response_format": {"type": "json_object"}, "tools": tools, "tool_choice": "none" if tools else None}
     told = (await answer(http, mesh, **fields))["choices"][0]["message"]
     assert told == {"role": "assistant", "content": '{"a": 1}'}
     message, _ = joined(await streamed(http, mesh.url + URL, {**BODY, **fields}))

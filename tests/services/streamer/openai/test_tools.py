@@ -114,6 +114,7 @@ def function(**fields: Any) -> list[Any]:
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
          "tool_choice.function.name"),
         ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
