@@ -122,14 +122,6 @@ async def test_who_stops_answers_no_more(mesh: Mesh) -> None:
         await ref.ask(Echo(), timeout=5.0)
 
 
-async def test_the_answer_to_a_first_ask_is_in_the_bundle_of_the_welcome(zmq_mesh: Mesh) -> None:
-    far, near = await zmq_mesh.node("far"), await zmq_mesh.node("near")
-    await far.spawn(AtOnce(), "quick")
-    for number in range(20):
-        assert await near.ref(far.endpoint, "quick").ask(Echo(number), timeout=5.0) == Echo(number)
-    assert near.metrics.bundles["received"] == 20
-
-
 # One bundle, read by a node whose transport is watched ------------------------------------------------------------
 
 

@@ -347,11 +347,11 @@ async def test_a_fault_of_ours_costs_one_message_not_the_socket(
 FLOODED = """
 import sys, time, zmq
 from mesh.transport import MessageLimits
-from mesh.transport.zmq_socket import set_limits
+from mesh.transport.zmq_socket import set_options
 door, flood = zmq.Context(), zmq.Context()
 router, dealer = door.socket(zmq.ROUTER), flood.socket(zmq.DEALER)
 for socket in (router, dealer):
-    set_limits(socket, MessageLimits(queued_messages=16))
+    set_options(socket, sys.argv[1], MessageLimits(queued_messages=16))
 router.bind(sys.argv[1])
 dealer.connect(sys.argv[1])
 dealer.setsockopt(zmq.SNDTIMEO, 100)

@@ -7,8 +7,9 @@ without drafts are compared by the time between steps, one class of loads at a t
     speed = Σ tokens a sequence / Σ (time between steps / predicted time of a step without drafts)
 
 Both arms are divided by the same prediction, so blocks of different contexts and batch sizes can be compared.
-Drafting is off in a class while the confidence interval of the difference lies below 0. Where drafting clearly pays no
-step is given up: the other arm is tried only if its speed could be near. Knows no clock.
+Drafting is off in a class while it is slower by more than a little and the standard error: a drafter that is hardly
+ever asked costs that little, and is soon noticed when it becomes useful. Where drafting clearly pays no step is given
+up: the other arm is tried only if its speed could be near. Knows no clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ BLOCK, SETTLING = 16, 2
 WINDOW, LEAST, FIRST_TRIES = 32, 4, 2
 # Speed of drafting from which it surely pays: without drafts it can't be much above 1.
 CLEAR = 1.15
-STANDARD_ERRORS = 1.5
+STANDARD_ERRORS = 1.0
+# The share of speed that drafting may cost.
+TOLERATED = 0.02
 # The share of time that trying the slower arm may cost, and the least that it counts for, as a share of its time.
 SHARE, LEAST_LOSS = 0.005, 0.1
 
@@ -97,7 +100,8 @@ class _Load:
         (on if self.drafts else off).learn(self._tokens, self._time)
         self._wait -= self._time
         if on.known and off.known:
-            self.pays = on.speed + STANDARD_ERRORS * sqrt(on.variance + off.variance) >= off.speed
+            upper = on.speed + STANDARD_ERRORS * sqrt(on.variance + off.variance)
+            self.pays = upper >= (1 - TOLERATED) * off.speed
 
     def _next(self) -> bool:
         on, off = self.on, self.off

@@ -55,6 +55,7 @@ class HandingFake(PagedFake):
     """`before` is called with each step's work, in the thread that computes."""
 
     drafters = ()
+    grammars = None
 
     def __init__(self, pages: int = 64, context: int = 200, before: Callable[[Work], None] | None = None) -> None:
         super().__init__(pages, 4, context)

@@ -77,11 +77,11 @@ def test_time_that_passed_since_the_launch_counts() -> None:
 def test_it_fails_whole_steps_and_single_sequences_as_asked() -> None:
     runner = MockRunner(Profile(crash_every=3, fail_every=2))
     with pytest.raises(MockFailure):
-        run_all(runner, [request(max_tokens=5)])
+        run_all(runner, [request(max_tokens=5)] * 2)
     assert runner.steps == 3
     outcomes, _ = run_all(MockRunner(Profile(fail_every=2)), [request(max_tokens=5)] * 4)
-    assert [len(outcome.ids) for outcome in outcomes] == [5, 1, 5, 1]
-    assert [outcome.end.reason for outcome in outcomes] == ["length", "engine"] * 2
+    assert [len(outcome.ids) for outcome in outcomes] == [1, 5, 1, 5]
+    assert [outcome.end.reason for outcome in outcomes] == ["engine", "length"] * 2
 
 
 def test_logprobs_come_with_every_token() -> None:
