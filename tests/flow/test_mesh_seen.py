@@ -127,7 +127,7 @@ def test_the_terminal_shows_the_mesh(mesh: RunningMesh) -> None:
 
 def test_the_terminal_shows_what_was_drafted(mesh: RunningMesh) -> None:
     words = ("chat", "--show-draft", "--max-tokens", "200", "--seed", "1", "1 2 3 4 5 6 7 8 9")
-    mark = re.compile(r"\[(?:suffix|shared)\|")
+    mark = re.compile(r"\[(?:suffix|shared|store)\|")
     said: list[str] = []
 
     def drafted() -> bool:
