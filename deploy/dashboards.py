@@ -203,8 +203,6 @@ SPECULATION = (
         "Requests for drafts",
         panel("Origin of drafts", "ops", (rate("specmesh:drafts_came_total", "way"), "{{way}}"), stacked=True,
               note="kept: rest of an earlier draft; ahead: requested while a step ran; head: from the worker."),
-        panel("Steps without drafts", "ops", (rate("specmesh:drafts_off_steps_total"), "off"),
-              note="Of the method auto, because drafting is slower at this load, or to measure it."),
         panel("Share of step thread time", "percentunit", (rate(ASKING, "way"), "{{way}}")),
         panel("Requests to the proposer", "ops", (rate("specmesh:draft_requests_total"), "all"),
               (rate("specmesh:draft_requests_ahead_total"), "sent ahead")),

@@ -70,8 +70,6 @@ class Engine:
         self._stopping = False
         # When the last step was completed, or work began; None while there is none.
         self._progress_at: float | None = None
-        # Seconds between the ends of the last two steps, or since there was work.
-        self._period = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # From other threads ---------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ class Engine:
         work = self.scheduler.place(drafts, budgets)
         result = self._compute(work)
         out = self.scheduler.handle(events.StepDone(result))
-        self.drafts.commit(work, result, self._period)
+        self.drafts.commit(work, result)
         self._collect(out)
         self.answers.send()
         if self._runner.drafters:
@@ -136,9 +134,7 @@ class Engine:
         self._runner.launch(work)
         self.drafts.ask_ahead(work)
         result = self._runner.finish()
-        ended = self._now()
-        self._period = 0.0 if self._progress_at is None else ended - self._progress_at
-        self._progress_at = ended
+        self._progress_at = ended = self._now()
         self._observe(size_of(work.items)[0], result.seconds)
         self._record(work, result)
         if self._timelines.records:

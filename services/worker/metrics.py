@@ -273,8 +273,6 @@ class _Counts(Collector):
         yield asking
         counter = self._counter
         yield counter("drafts_dropped", "Prepared drafts dropped because the text went on differently", counts.dropped)
-        said = "Steps without drafts of the method auto, because drafting is slower at this load, or to measure it"
-        yield counter("drafts_off_steps", said, counts.steps_off)
         yield counter("drafts_late", "Drafts that came too late: the text was already longer or different", counts.late)
         said = "Time of steps with drafts, in seconds; only steps whose time without drafts can be predicted"
         yield counter("spec_decode_drafted_seconds", said, counts.drafted_seconds)

@@ -17,10 +17,9 @@ from services.api.messages import Generate, Propose, Proposed, ProposeItem, Toke
 from services.api.sampling import Sampling
 from services.worker.engine import Engine
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import DraftBudget, Result, Work
+from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
 from services.worker.scheduling.limits import limits_of
-from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance
@@ -146,19 +145,6 @@ class Wire:
         self.simulation.clock.sleep(READ)
 
 
-class SlowHost(GuardedController):
-    """Weighing a sequence's draft takes time between two steps."""
-
-    def __init__(self, controller: Controller, clock: SteppedClock, seconds: float) -> None:
-        super().__init__(controller)
-        self._clock, self._seconds = clock, seconds
-
-    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
-        drafts, budgets = super().draft(plan)
-        self._clock.sleep(self._seconds * len(drafts))
-        return drafts, budgets
-
-
 class Simulation:
     def __init__(
         self,
@@ -171,11 +157,9 @@ class Simulation:
         namespace: str = "n",
         batch: int = 16,
         gpu: bool = False,
-        host: float = 0.0,
         connect: Callable[[SteppedClock], Link] | None = None,
     ) -> None:
-        """`host`: seconds of Python for each sequence that has a draft. `connect` makes another line than `Wire`, whose
-        texts come from `guesser`."""
+        """`connect` makes another line than `Wire`, whose texts come from `guesser`."""
         self.clock = SteppedClock()
         self.guesser = guesser or (lambda *_: None)
         self.dead = dead
@@ -196,7 +180,7 @@ class Simulation:
         proposers = Proposers(lambda: self.client)
         proposers.move_to({"proposer-1": ("ipc://somewhere", 1)})
         self.controller = Controller(self.scheduler.limits, proposers)
-        self.drafts = SlowHost(self.controller, self.clock, host)
+        self.drafts = GuardedController(self.controller)
         self.texts: dict[int, list[int]] = {}
         # What came of each sequence, and when.
         self.heard: dict[int, list[tuple[float, Tokens]]] = {}

@@ -1,8 +1,7 @@
 """Which drafts are verified, how much of each, and whether to ask for more. Knows no pages and no sockets.
 
     draft       take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
-                many tokens of each prepared draft into the step as pay (draft_rows.py); nothing of it where steps
-                without drafts were measured to be faster at this load (arms.py)
+                many tokens of each prepared draft into the step as pay (draft_rows.py)
     ask_ahead   while the step runs, ask for what follows if its drafts are accepted
     commit      move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
     ask_beside  for sequences that the worker's head is about to draft for, ask for text drafts, too
@@ -24,7 +23,6 @@ from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import AcceptanceTable, buckets_of
-from services.worker.speculation.arms import Arms
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
@@ -65,9 +63,6 @@ class Controller:
         self._answered = answered
         self._known: dict[int, Speculating] = {}
         self._probes = Probes()
-        self._arms = Arms()
-        # Whether sequences of the method auto get drafts in this step.
-        self._weighs = True
         self.head = HeadDrafting(limits, self._probes)
         # Of a row of a step.
         self._row_seconds = 0.0
@@ -86,51 +81,25 @@ class Controller:
             self._drop(known)
             if known.asks:
                 self.client.forget(sequence, learn)
-        elif sequence.steps and sequence.method == AUTO:
-            # It had no drafts. Its text may serve others.
-            self.client.forget(sequence, learn)
 
     # Before a step --------------------------------------------------------------------------------------
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
         self._take_all(self.client.look())
-        self._weigh_load(plan)
         known = {
             sequence.sequence_id: self._of(sequence)
             for sequence in (item.sequence for item in plan.items)
-            if self._has_drafts(sequence)
+            if sequence.draft_length
         }
-        drafting = [known[at] for item in plan.items if item.drafts and (at := item.sequence.sequence_id) in known]
+        drafting = [known[item.sequence.sequence_id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
         for each in drafting:
             each.weigh()
         drafts = self._choose(drafting, plan)
-        with_head = [known[at] for item in plan.items if item.verify and (at := item.sequence.sequence_id) in known]
-        with_head = [each for each in with_head if each.sequence.drafter and each.sequence.longest_draft > 0]
+        with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
+        with_head = [each for each in with_head if each.sequence.longest_draft > 0]
         return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
-
-    def _weigh_load(self, plan: Plan) -> None:
-        """Whether drafts of the method auto pay at this load."""
-        weighed = verified = context = 0
-        for item in plan.items:
-            if item.verify:
-                verified += 1
-                weighed += item.sequence.method == AUTO
-                context += item.start + item.count
-        if not weighed:
-            return
-        # Steps that others share, with drafts of a fixed length or without, aren't compared.
-        plain = self.cost_model.predict(verified, context) if weighed == verified else 0.0
-        self._weighs = self._arms.drafts(verified, plain)
-        if not self._weighs:
-            self.counts.steps_off += 1
-            for known in self._known.values():
-                if known.acceptance is not None:
-                    known.prepared = None
-
-    def _has_drafts(self, sequence: Sequence) -> bool:
-        return sequence.draft_length > 0 and (self._weighs or sequence.method != AUTO)
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.sequence_id)
@@ -236,7 +205,7 @@ class Controller:
         weighed: list[tuple[Speculating, Ask]] = []
         for item in work.items:
             known = self._known.get(item.sequence_id)
-            if known is None or not item.verify or not known.asks or not self._has_drafts(known.sequence):
+            if known is None or not item.verify or not known.asks:
                 continue
             sequence, prepared = known.sequence, known.prepared
             ahead = tree.first_path(item.draft.tokens, item.draft.parents)
@@ -317,10 +286,8 @@ class Controller:
 
     # After a step ---------------------------------------------------------------------------------------
 
-    def commit(self, work: Work, result: Result, period: float = 0.0) -> None:
-        """Learn from a step. The texts contain its tokens already. `period`: seconds since the end of the last step, or
-        since there was work; 0: not known."""
-        self._compare(work, result, period)
+    def commit(self, work: Work, result: Result) -> None:
+        """Learn from a step. The texts contain its tokens already."""
         if result.seconds > 0:
             # Rows of a prompt that is scored cost more than others.
             if not result.prompt_logprobs:
@@ -331,16 +298,6 @@ class Controller:
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
                 self._follow(known, item, verdict)
-
-    def _compare(self, work: Work, result: Result, period: float) -> None:
-        """Add the step to what is known of steps with and without drafts, if all of it is of the method auto and none
-        of it a prompt's."""
-        tokens = 0
-        for item, verdict in zip(work.items, result.verdicts, strict=True):
-            if verdict is None or len(item.tokens) > 1:
-                return
-            tokens += len(verdict.tokens)
-        self._arms.stepped(tokens, period)
 
     def ask_beside(self, work: Work) -> None:
         """The worker's head is about to draft: ask for text drafts of the same sequences now, and not when the

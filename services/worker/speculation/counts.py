@@ -38,8 +38,6 @@ class SpeculationCounts:
         # Steps that had drafts: what they took, and what their tokens would have taken without.
         self.drafted_seconds = 0.0
         self.naive_seconds = 0.0
-        # Steps without drafts, because of what was measured at this load, or to measure it.
-        self.steps_off = 0
         self.refused = 0
         self.late = 0
         self.dropped = 0

@@ -31,8 +31,8 @@ class GuardedController:
     def ask_ahead(self, work: Work) -> None:
         self._guard(None, self.controller.ask_ahead, work)
 
-    def commit(self, work: Work, result: Result, period: float) -> None:
-        self._guard(None, self.controller.commit, work, result, period)
+    def commit(self, work: Work, result: Result) -> None:
+        self._guard(None, self.controller.commit, work, result)
 
     def ask_beside(self, work: Work) -> None:
         self._guard(None, self.controller.ask_beside, work)

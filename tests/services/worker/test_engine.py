@@ -80,7 +80,7 @@ class World:
     def ask_ahead(self, work: Work) -> None:
         self.calls.append("ask ahead")
 
-    def commit(self, work: Work, result: Result, period: float) -> None:
+    def commit(self, work: Work, result: Result) -> None:
         self.calls.append("commit")
 
     def forget(self, sequence: Any, learn: bool) -> None:
