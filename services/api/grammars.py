@@ -21,7 +21,7 @@ NOTHING_LEFT = ("", "NoExtension", "NoExtensionBias")
 
 
 class GrammarError(Exception):
-    """A grammar that can't be used; the message is for whoever wrote it."""
+    """A grammar that can't be used. The message is for the author of the grammar."""
 
 
 def read_vocabulary(tokenizer: Path, size: int = 0, ends: Sequence[int] = ()) -> LLTokenizer:

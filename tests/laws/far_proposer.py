@@ -44,7 +44,7 @@ class Nobody:
 
 
 class FarProposer(Actor):
-    """Takes its time, lies, and after every so many requests it dies and another begins."""
+    """Answers late and wrongly. After a fixed number of requests it dies, and another takes its place."""
 
     handlers: ClassVar = {Propose: "propose"}
 

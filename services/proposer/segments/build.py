@@ -11,8 +11,8 @@ from services.proposer.native import Ints, Longs, Record, Records, carray, ints_
 
 
 def sort(text: Ints, depth: int, positions: Ints) -> None:
-    """Fills `positions`, one for each token. Places sorted by so many tokens are sorted by twice as many, by the ranks
-    of the places before them; equal ones keep the text's order. Needs about 50 bytes of memory a token."""
+    """Fills `positions`, one for each token. A round doubles the number of tokens by which places are sorted: it sorts
+    them by the ranks of the places before them. Equal ones keep the text's order. Needs about 50 bytes a token."""
     separators = np.maximum.accumulate(np.where(text < 0, np.arange(len(text), dtype=np.int32), 0))
     places = np.flatnonzero(text >= 0)
     seats = np.arange(len(places))

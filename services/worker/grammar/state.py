@@ -15,7 +15,7 @@ import numpy as np
 from services.api.grammars import GrammarError, problem_of
 from services.worker.grammar.compiled import Grammars
 
-# Forced tokens are no longer drafted after so many in a row that the model wrote otherwise.
+# Stop drafting forced tokens when the text has differed from them this often in a row.
 MOST_MISSED = 3
 
 
