@@ -16,11 +16,12 @@ import numba
 import numpy as np
 
 from bench.shown import Shown
+from models.batch import Stretch
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceilings in the same run"
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -78,9 +79,9 @@ def _steps(model: TorchModel, options: argparse.Namespace) -> dict[str, float]:
     pages = [list(range(i * places, (i + 1) * places)) for i in range(sequences)]
     for own in pages:
         _read(model, text[:context], own, options.chunk)
-    work = {f"rows {n}": [ForwardRows(text[context : context + n], context, pages[0], 0)] for n in ROWS}
+    work = {f"rows {n}": [Stretch(text[context : context + n], context, pages[0], 0)] for n in ROWS}
     for n in (4, sequences):
-        work[f"sequences {n}"] = [ForwardRows([text[context]], context, own, 0) for own in pages[:n]]
+        work[f"sequences {n}"] = [Stretch([text[context]], context, own, 0) for own in pages[:n]]
     found: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(options.turns + 3):
         for name, rows in work.items():
@@ -107,7 +108,7 @@ def _read(model: TorchModel, text: list[int], pages: list[int], chunk: int) -> N
     for start in range(0, len(text), chunk):
         tokens = text[start : start + chunk]
         last = start + chunk >= len(text)
-        model.forward([ForwardRows(tokens, start, pages, len(tokens) - int(last))])
+        model.forward([Stretch(tokens, start, pages, len(tokens) - int(last))])
 
 
 def _ceilings(model: TorchModel, dtype: str, threads: int, step_ms: float) -> dict[str, Any]:

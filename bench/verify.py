@@ -20,10 +20,11 @@ import torch
 from bench.shown import Shown
 from kernels.verify import cpu
 from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
+from models.batch import Stretch
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 HELP = "microseconds of verify by rows and kind, against the step of as many rows"
 ROWS = (1, 4, 8, 16, 64)
@@ -85,7 +86,7 @@ class VerifyCase:
     """One kind of question about so many rows of a step."""
 
     name: str
-    step: ForwardRows
+    step: Stretch
     questions: Questions
     logprobs: bool
 
@@ -102,7 +103,7 @@ def _beside_steps(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
     model = load_torch_model(folder, Wanted(dtype=dtype, page_tokens=PAGE_TOKENS, kv_cache_mb=256))
     pages = list(range(-(-(CONTEXT + max(ROWS)) // PAGE_TOKENS)))
     text = _own_text(model, pages)
-    steps = {rows: ForwardRows(text[CONTEXT : CONTEXT + rows], CONTEXT, pages, 0) for rows in ROWS}
+    steps = {rows: Stretch(text[CONTEXT : CONTEXT + rows], CONTEXT, pages, 0) for rows in ROWS}
     works = [_work(model, name, steps[rows], Counter(text[:CONTEXT])) for rows in ROWS for name in RULES]
     step_ms, verify_us = _take_turns(model, works, options.turns)
     figures: dict[str, Any] = {"path": model.facts.path, "verify": {}}
@@ -122,13 +123,13 @@ def _own_text(model: TorchModel, pages: list[int]) -> list[int]:
     """What the model says at temperature 1, so that the logits are those of a text."""
     text = [1]
     while len(text) < CONTEXT + max(ROWS):
-        logits = model.forward([ForwardRows(text[-1:], len(text) - 1, pages, 0)]).logits
+        logits = model.forward([Stretch(text[-1:], len(text) - 1, pages, 0)]).logits
         rule = Rule(temperature=1.0, seed=4)
         text.append(int(cpu.verify(logits, gather([Asked(rule, len(text))], logits.shape[1])).tokens[0]))
     return text
 
 
-def _work(model: TorchModel, name: str, step: ForwardRows, counts: Counter[int]) -> VerifyCase:
+def _work(model: TorchModel, name: str, step: Stretch, counts: Counter[int]) -> VerifyCase:
     """With a draft that stands to its end: what the rows choose, one after the other."""
     logits, rule = model.forward([step]).logits.clone(), RULES[name]
     seen = dict(counts) if rule.penalised else None

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from kernels.cpu_program import compiled
 from models.branches import Branch, branches_of
 
+Pages = Sequence[int] | np.ndarray
 # Rows of a sequence that attention computes together: they share the conversion of a page.
 TILE_ROWS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stretch:
     """Consecutive tokens of one sequence at positions start.. ; `pages` covers them and all before.
 
     With `parents` the first token is followed by a tree of draft tokens: parents[i] is the index, among the draft
     tokens, of the one that tokens[i + 1] follows, -1 for the first token. `spare` are pages for its branches
-    (models/branches.py); what they hold is not needed before or after the step."""
+    (models/branches.py); what they hold is not needed before or after the step. Pages in an array of int32 are taken as
+    they are; others cost time for each page."""
 
     tokens: Sequence[int]
     start: int
-    pages: Sequence[int]
+    pages: Pages
     logits_from: int  # logits are wanted for tokens logits_from..
     parents: Sequence[int] = ()
     spare: Sequence[int] = ()
 
 
+_BUFFERS = (array, np.ndarray)
 _NO_PAIRS = np.empty(0, np.int32)
 _NO_SLOTS = np.empty(0, np.int64)
 
@@ -56,12 +61,27 @@ class Batch:
     feature_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
 
 
+class Bounds(NamedTuple):
+    """What a network has: ids of tokens, positions, and pages with those of branches."""
+
+    tokens: int
+    positions: int
+    pages: int
+
+    def check(self, batch: Batch) -> None:
+        """Loops and kernels read and write where the arrays say."""
+        for name, values, end in (("tokens", batch.tokens, self.tokens), ("positions", batch.positions, self.positions),
+                                  ("pages", batch.tables, self.pages)):  # fmt: skip
+            assert values.min() >= 0 and values.max() < end, f"{name} out of bounds"
+
+
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
     tokens = [each.tokens for each in stretches]
     made = _Sequences(page_tokens, sum(map(len, tokens)))
     for stretch in stretches:
+        assert 0 <= stretch.logits_from <= len(stretch.tokens)
         if stretch.logits_from:
-            made.skip_logits(min(stretch.logits_from, len(stretch.tokens)))
+            made.skip_logits(stretch.logits_from)
         if stretch.parents:
             made.add_tree(stretch)
         else:
@@ -87,7 +107,7 @@ class _Sequences:
         # Of each sequence.
         self._starts: list[int] = []
         self._counts: list[int] = []
-        self._pages: list[Sequence[int]] = []
+        self._pages: list[Pages] = []
         # Of each token of the stretches: its row, and whether its logits are wanted.
         self._row_of = np.arange(rows)
         self._wanted = np.ones(rows, bool)
@@ -100,10 +120,10 @@ class _Sequences:
         """No logits are wanted for the first `tokens` tokens of the stretch that is added next."""
         self._wanted[self._rows : self._rows + tokens] = False
 
-    def add(self, start: int, count: int, pages: Sequence[int]) -> None:
+    def add(self, start: int, count: int, pages: Pages) -> None:
         self._starts.append(start)
         self._counts.append(count)
-        self._pages.append(pages)
+        self._pages.append(pages if isinstance(pages, _BUFFERS) else array("i", pages))
         self._rows += count
 
     def add_tree(self, stretch: Stretch) -> None:
@@ -113,7 +133,7 @@ class _Sequences:
             row_of[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
             if branch.parent >= 0:
                 self._fork(stretch, branch, table, row_of)
-            self.add(stretch.start + branch.depth, len(branch.rows), table.tolist())
+            self.add(stretch.start + branch.depth, len(branch.rows), table)
 
     def _fork(self, stretch: Stretch, branch: Branch, table: np.ndarray, row_of: np.ndarray) -> None:
         """Fill a branch's first page up to the branch: the end of the text, and the draft tokens it follows."""
@@ -133,7 +153,7 @@ class _Sequences:
         rows, sequences = self._rows, len(self._starts)
         lengths = [len(pages) for pages in self._pages]
         columns = np.fromiter(chain(self._starts, self._counts, lengths), np.int64, 3 * sequences)
-        pages = np.fromiter(chain.from_iterable(self._pages), np.int32, sum(lengths))
+        pages = np.frombuffer(b"".join(self._pages), np.int32)
         positions, slots = np.empty(rows, np.int32), np.empty(rows, np.int64)
         tables = np.empty((sequences, width), np.int32)
         tiles = np.empty((sum([-(-count // TILE_ROWS) for count in self._counts]), 3), np.int32)

@@ -6,24 +6,31 @@ from collections.abc import Sequence
 
 import torch
 
-from models.batch import Stretch, make_batch
+from models.batch import Bounds, Stretch, make_batch
 from models.executor import Executor, Output
 
 
 def forward(
-    executor: Executor, stretches: Sequence[Stretch], page_tokens: int, hidden: torch.Tensor | None = None
-) -> Output:
+    executor: Executor, stretches: Sequence[Stretch], page_tokens: int, hidden: torch.Tensor | None = None,
+    bounds: Bounds | None = None,
+) -> Output:  # fmt: skip
     """The output of all rows, in the order of the stretches. With one call it is the executor's own: the next call may
     write over it."""
-    parts = split(stretches, executor.max_rows)
-    if len(parts) == 1:
-        return executor.forward(make_batch(parts[0], page_tokens), hidden)
+
+    def run(part: Sequence[Stretch], given: torch.Tensor | None) -> Output:
+        batch = make_batch(part, page_tokens)
+        if bounds is not None:
+            bounds.check(batch)
+        return executor.forward(batch, given)
+
+    if sum([len(each.tokens) for each in stretches]) <= executor.max_rows:
+        return run(stretches, hidden)
     made: list[Output] = []
     row = 0
-    for part in parts:
+    for part in split(stretches, executor.max_rows):
         begin, row = row, row + sum(len(each.tokens) for each in part)
         given = None if hidden is None else hidden[begin:row]
-        output = executor.forward(make_batch(part, page_tokens), given)
+        output = run(part, given)
         features = None if output.features is None else output.features.clone()
         made.append(Output(output.logits.clone(), features))
     kept = [each.features for each in made if each.features is not None]

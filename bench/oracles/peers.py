@@ -99,8 +99,8 @@ def make_peers(options: argparse.Namespace) -> dict[str, Peer]:
 
 def _ours(folder: Path, options: argparse.Namespace, ids: Ids) -> Peer:
     """The model alone: no scheduler, no other process."""
+    from models.batch import Stretch
     from services.worker.running.load_torch_model import Wanted, load_torch_model
-    from services.worker.running.torch_model import ForwardRows
 
     model = load_torch_model(folder, Wanted(dtype=options.dtype, threads=options.threads, kv_cache_mb=256))
 
@@ -108,10 +108,10 @@ def _ours(folder: Path, options: argparse.Namespace, ids: Ids) -> Peer:
         tokens = ids(prompt)
         pages = list(range((len(tokens) + options.tokens) // 32 + 1))
         start = time.perf_counter()
-        rows_now = ForwardRows(tokens, 0, pages, len(tokens) - 1)
+        rows_now = Stretch(tokens, 0, pages, len(tokens) - 1)
         for done in range(options.tokens):
             token = int(model.forward([rows_now]).logits.argmax())
-            rows_now = ForwardRows([token], len(tokens) + done, pages, 0)
+            rows_now = Stretch([token], len(tokens) + done, pages, 0)
         return options.tokens / (time.perf_counter() - start)
 
     return ask

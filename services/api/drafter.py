@@ -110,7 +110,7 @@ class Committed:
     accepted: int = 0
     asked: bool = False
     step: Features | None = None
-    pages: list[int] = field(default_factory=list)
+    pages: Sequence[int] = ()
     lent: bool = False
 
     @property

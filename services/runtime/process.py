@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import logging
 import os
@@ -66,6 +67,8 @@ LEAVE_TIMEOUT = 2.0  # s
 # An on_stop that hangs is left behind after this.
 CLOSE_TIMEOUT = 10.0  # s
 MAX_REASONS = 8
+# Objects made and not freed before the collector looks at the youngest.
+YOUNG_OBJECTS = 20_000
 # Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
 # gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
 KEPT_WARM = {"proposer": "services.proposer.fast.compiling"}
@@ -359,6 +362,8 @@ def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = No
     # Not before the fork, which would leave its thread behind.
     output.install()
     configure_log(settings.log_level, log_name(role, settings), settings.log_format)
+    # A step of many sequences makes some thousand objects, which die with it: they aren't worth a search for cycles.
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_main(role, settings, actor_class, known_as))
 

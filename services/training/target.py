@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
+from models.batch import Stretch
 from models.config import read_network
 from models.taps import FINAL, Tap
 from models.weights import Weights
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 
 class Target:
@@ -34,7 +35,7 @@ class Target:
     def features(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a text: the taps side by side [T, taps · H], and the final values [T, H]; float32."""
         pages = list(range(-(-len(ids) // self.model.facts.page_tokens)))
-        output = self.model.forward([ForwardRows(list(ids), 0, pages, len(ids))])
+        output = self.model.forward([Stretch(list(ids), 0, pages, len(ids))])
         assert output.features is not None
         found, hidden = output.features.float(), self.network.hidden_size
         # The model may write the next text's values over these.

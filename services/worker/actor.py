@@ -148,6 +148,7 @@ class WorkerActor(Actor):
             limits,
             Proposers(lambda: self._client(facts.vocabulary)),
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
+            time.monotonic,
         )
         drafts = GuardedController(controller)
         if memory is not None:

@@ -11,8 +11,9 @@ from jinja2 import Template
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from models.batch import Stretch
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 pytestmark = pytest.mark.model
 
@@ -51,11 +52,11 @@ def greedy(model: TorchModel, prompts: list[list[int]], count: int) -> list[list
     """All prompts at once, one token each a step; ends are not looked at."""
     texts = [list(prompt) for prompt in prompts]
     pages = [list(range(1 + 12 * i, 13 + 12 * i)) for i in range(len(prompts))]
-    rows = [ForwardRows(p, 0, at, len(p) - 1) for p, at in zip(prompts, pages, strict=True)]
+    rows = [Stretch(p, 0, at, len(p) - 1) for p, at in zip(prompts, pages, strict=True)]
     for _ in range(count):
         for text, token in zip(texts, model.forward(rows).logits.argmax(-1).tolist(), strict=True):
             text.append(token)
-        rows = [ForwardRows(t[-1:], len(t) - 1, at, 0) for t, at in zip(texts, pages, strict=True)]
+        rows = [Stretch(t[-1:], len(t) - 1, at, 0) for t, at in zip(texts, pages, strict=True)]
     return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
@@ -69,7 +70,7 @@ def test_logits_equal_those_of_transformers(smollm2: Path, ours: TorchModel, the
     ids = prompt_ids(smollm2, " ".join(PROMPTS))
     with torch.no_grad():
         expected = theirs(torch.tensor([ids])).logits[0]
-    logits = ours.forward([ForwardRows(ids, 0, list(range(40)), 0)]).logits
+    logits = ours.forward([Stretch(ids, 0, list(range(40)), 0)]).logits
     assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 

@@ -12,7 +12,7 @@ Knows page numbers only; the model writes the pages, prefix.py knows their text.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 
 def _tell_nobody(page: int) -> None: ...
@@ -74,7 +74,7 @@ class Pages:
                 del self._cached[page]
             self._holders[page] += 1
 
-    def release(self, pages: list[int]) -> None:
+    def release(self, pages: Sequence[int]) -> None:
         """One holder less for each; those without any are cached or free.
 
         The last page of a text is evicted first: the pages before it are of use without it, but not the reverse.

@@ -34,7 +34,7 @@ class HeadRows:
 
     tokens: list[int]
     start: int
-    pages: list[int]
+    pages: Sequence[int]
     wanted: int
 
 
@@ -46,7 +46,7 @@ class HeadTree:
     tokens: list[int]
     parents: list[int]
     start: int
-    pages: list[int]
+    pages: Sequence[int]
     spare: range
     logits_from: int
 

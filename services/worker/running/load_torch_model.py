@@ -14,6 +14,7 @@ import torch
 
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.verify.questions import Asked, Rule, gather
+from models.batch import Stretch
 from models.check import check_context
 from models.choose import ExecutorChoice, check_kv_dtype, choose
 from models.config import read_network
@@ -31,7 +32,7 @@ from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import OpenedHead, OpenedResidual, open_head
 from services.worker.running.memory_plan import MemoryPlan, MemorySizes, card_of, plan_memory
 from services.worker.running.runner import Facts
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.verifier import verifier
 from specmesh import rooms
 
@@ -106,9 +107,7 @@ def load_torch_model(
     others = None
     if wanted.ranks > 1:
         on_gpu = device.type == "cuda"
-        others = Ranks(
-            folder, wanted.ranks, choice.name, wanted.quantization, options, on_gpu, lost, wanted.nodes
-        )
+        others = Ranks(folder, wanted.ranks, choice.name, wanted.quantization, options, on_gpu, lost, wanted.nodes)
         options = replace(options, group=others.group)
     own: Executor = choice.executor(shares[0], weights, options)
     executor = own if others is None else others.executor(own)
@@ -239,7 +238,7 @@ def _compile_verifier() -> subprocess.Popen[bytes] | None:
 def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
     """Compile what is not in the cache on disk, so that no request waits for it. Page 0 is still free."""
     with torch.inference_mode():
-        logits = model.forward([ForwardRows([0], 0, [0], 0)]).logits
+        logits = model.forward([Stretch([0], 0, [0], 0)]).logits
         if ahead is not None:
             ahead.wait()
         for rule in (Rule(), Rule(temperature=1.0), Rule(temperature=1.0, top_p=0.9)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -57,7 +58,9 @@ def decoded(frame: bytes) -> Step:
 
 
 def _plain(value: Any) -> Any:
-    """Probabilities are a numpy array or a torch tensor."""
+    """Probabilities are a numpy array or a torch tensor, pages an array."""
+    if isinstance(value, array):
+        return value.tolist()
     rows = np.ascontiguousarray(value.float().cpu() if hasattr(value, "cpu") else value, np.float32)
     return Probs(rows.shape[-1], rows.tobytes())
 

@@ -8,33 +8,18 @@ overwrites their positions, and no row looks past its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from models.batch import Stretch, tree_slots
+from models.batch import Bounds, Stretch, tree_slots
 from models.branches import own_pages
 from models.executor import Executor, Output
 from models.passes import forward
-from services.api.draft_tree import depths
 from services.worker.parallel.executor import ParallelExecutor
 from services.worker.running.head import HeadModel, ResidualModel
 from services.worker.running.page_memory import PageMemory, TorchPages
 from services.worker.running.runner import Facts
 from services.worker.running.verifier import Verifier
-
-
-@dataclass(slots=True)
-class ForwardRows:
-    """Tokens of one sequence at positions start..start+len-1. `pages` covers all positions up to the last
-    of them; logits are wanted for tokens logits_from.. (== len(tokens): none). With `parents` the first token is
-    followed by a tree (models/batch.py), and `pages` covers as many positions as its longest path has."""
-
-    tokens: list[int]
-    start: int
-    pages: list[int]
-    logits_from: int
-    parents: Sequence[int] = ()
 
 
 class TorchModel:
@@ -54,37 +39,29 @@ class TorchModel:
         self.executor = executor
         # Of a GPU's steps and of ranks, for metrics.
         self.counts: Callable[[], dict[str, int]] = dict
-        # The trees of the last call, by their index in it.
-        self._trees: dict[int, Stretch] = {}
+        self._bounds = Bounds(facts.vocab_size, facts.max_context, facts.pages + facts.branch_pages)
+        # Of the last call.
+        self._stretches: Sequence[Stretch] = ()
 
-    def forward(self, rows: Sequence[ForwardRows]) -> Output:
+    def forward(self, stretches: Sequence[Stretch]) -> Output:
         """Logits of the wanted rows, float32 [wanted, vocab_size], and with taps the features of all rows, both in
-        the given order. They are valid until the next call.
+        the given order. They are valid until the next call. Spare pages for trees are given here.
 
         With facts.strict a row's logits have the same bits in any batch and however its prompt was split.
         """
-        for item in rows:
-            self._assert_covered(item)
-        if not rows:
+        if not stretches:
             return Output(torch.empty(0, self.facts.vocab_size))
-        self._trees = self._with_branches(rows)
-        stretches = [
-            self._trees.get(index) or Stretch(item.tokens, item.start, item.pages, item.logits_from)
-            for index, item in enumerate(rows)
-        ]
-        return forward(self.executor, stretches, self.facts.page_tokens)
+        self._stretches = stretches
+        self._give_spare_pages(stretches)
+        return forward(self.executor, stretches, self.facts.page_tokens, bounds=self._bounds)
 
-    def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
-        found: dict[int, Stretch] = {}
+    def _give_spare_pages(self, stretches: Sequence[Stretch]) -> None:
         spare = self.facts.pages
-        for index, item in enumerate(rows):
-            if item.parents:
-                needed = own_pages(item.parents, item.start, self.facts.page_tokens)
-                own = range(spare, spare + needed)
-                found[index] = Stretch(item.tokens, item.start, item.pages, item.logits_from, item.parents, own)
+        for each in stretches:
+            if each.parents:
+                needed = own_pages(each.parents, each.start, self.facts.page_tokens)
+                each.spare = range(spare, spare + needed)
                 spare += needed
-        assert spare <= self.facts.pages + self.facts.branch_pages
-        return found
 
     def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
         """For trees of the last call, by their index in it: the rows of the accepted path, in order. Their keys and
@@ -92,7 +69,7 @@ class TorchModel:
         size = self.facts.page_tokens
         moves: list[tuple[int, int]] = []
         for index, path in paths:
-            tree = self._trees[index]
+            tree = self._stretches[index]
             slots = tree_slots(tree, size)[path].tolist()
             places = range(tree.start + 1, tree.start + 1 + len(path))
             own = [tree.pages[place // size] * size + place % size for place in places]
@@ -110,11 +87,3 @@ class TorchModel:
         layers = [*executor.page_memory(), *(self.head.page_memory() if self.head is not None else ())]
         model = f"{facts.path_name} {executor.computed_by} {facts.dtype} {facts.parameters} {facts.vocabulary}"
         return TorchPages(layers, model, executor.other_ranks() if isinstance(executor, ParallelExecutor) else None)
-
-    def _assert_covered(self, item: ForwardRows) -> None:
-        end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))
-        assert item.tokens and item.start >= 0 and end <= self.facts.max_context
-        assert len(item.pages) * self.facts.page_tokens >= end
-        assert min(item.pages) >= 0 and max(item.pages) < self.facts.pages
-        assert min(item.tokens) >= 0 and max(item.tokens) < self.facts.vocab_size
-        assert 0 <= item.logits_from <= len(item.tokens)

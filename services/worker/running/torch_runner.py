@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from kernels.verify.questions import Answers
+from models.batch import Stretch
 from models.executor import Output
 from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
@@ -26,7 +27,6 @@ from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
-from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
@@ -44,7 +44,8 @@ class Model(Protocol):
     def elsewhere(self) -> bool:
         """Whether `forward` returns before anything is computed."""
         ...
-    def forward(self, rows: Items[ForwardRows]) -> Output: ...
+
+    def forward(self, rows: Items[Stretch]) -> Output: ...
     def page_memory(self) -> PageMemory: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
@@ -60,6 +61,7 @@ class StepDrafters(Protocol):
     def reading_seconds(self) -> float:
         """Of the last step: the time in which the drafters read its tokens."""
         ...
+
     def join(self, new: NewSequence) -> None: ...
     def forget(self, sequence_ids: Items[int]) -> None: ...
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
@@ -158,9 +160,7 @@ class TorchRunner:
         self._began = time.perf_counter()
         return self._model.forward([_rows(item) for item in self._work.items])
 
-    def _score(
-        self, items: list[SequenceWork], logits: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
+    def _score(self, items: list[SequenceWork], logits: torch.Tensor) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
         """The logits of the rows to be verified, and what is asked of the prompts' rows."""
         scored = [item.sequence_id for item in items if item.scored]
         if not scored:
@@ -198,11 +198,13 @@ class TorchRunner:
         """Keys and values of a tree's accepted path move to where a chain's would be."""
         verified = (index for index, item in enumerate(items) if item.verify)
         accepted, rows = answers.accepted.tolist(), answers.rows.tolist()
-        self._model.keep([
-            (index, [row - begin for row in rows[begin + 1 : begin + 1 + count]])
-            for index, begin, count in zip(verified, begins, accepted, strict=False)
-            if items[index].draft.parents
-        ])
+        self._model.keep(
+            [
+                (index, [row - begin for row in rows[begin + 1 : begin + 1 + count]])
+                for index, begin, count in zip(verified, begins, accepted, strict=False)
+                if items[index].draft.parents
+            ]
+        )
 
     def _add_logprobs(
         self, logits: torch.Tensor, samplers: list[Sampler], verdicts: list[Verdict], answers: Answers,
@@ -238,6 +240,6 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
     ]
 
 
-def _rows(item: SequenceWork) -> ForwardRows:
+def _rows(item: SequenceWork) -> Stretch:
     tokens, draft = item.tokens, item.draft
-    return ForwardRows(tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents)
+    return Stretch(tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class SequenceWork:
     sequence_id: int
     tokens: list[int]
     start: int
-    pages: list[int]
+    pages: Sequence[int]
     verify: bool
     draft: Draft = NO_DRAFT
     next_budget: int = 0

@@ -12,6 +12,7 @@ Knows no other sequence and no batch.
 from __future__ import annotations
 
 import enum
+from array import array
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
@@ -21,6 +22,10 @@ from services.api.prompt_logprobs import parts, tokens_in
 from services.api.strategies import Verification
 from services.worker.running.positions import Positions
 from services.worker.running.work import Logprob, Verdict
+
+
+def no_pages() -> array[int]:
+    return array("i")
 
 
 class SequenceState(enum.Enum):
@@ -80,7 +85,8 @@ class Sequence:
         self.token_ids: list[int] = list(generate.token_ids)
         # Tokens whose keys and values are in `pages`; always fewer than the text has.
         self.computed = 0
-        self.pages: list[int] = []
+        # An array, because each step needs a copy, and a flat table of all: with a list that costs time for each page.
+        self.pages = no_pages()
         self.room = 0  # tokens that fit into `pages`
         # For prefix.py: keys of the text's prefixes (the root, then one for each full page), the number of pages that
         # others can find, the key of the text on arrival without its last token, and whether that can be copied.
@@ -172,10 +178,10 @@ class Sequence:
         self.give_pages(pages, page_tokens)
 
     def give_pages(self, pages: list[int], page_tokens: int) -> None:
-        self.pages += pages
+        self.pages.extend(pages)
         self.room += len(pages) * page_tokens
 
-    def running_to_waiting(self) -> list[int]:
+    def running_to_waiting(self) -> array[int]:
         """Preempted. Returns its pages; its text will be computed again."""
         assert self.state is SequenceState.RUNNING
         self.state = SequenceState.WAITING
@@ -183,13 +189,13 @@ class Sequence:
         self.verifying = False
         return self._take_pages()
 
-    def to_ended(self) -> list[int]:
+    def to_ended(self) -> array[int]:
         """Returns its pages."""
         self.state = SequenceState.ENDED
         return self._take_pages()
 
-    def _take_pages(self) -> list[int]:
-        pages, self.pages, self.room = self.pages, [], 0
+    def _take_pages(self) -> array[int]:
+        pages, self.pages, self.room = self.pages, no_pages(), 0
         return pages
 
     # A step's result -----------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ Of a proposer's drafts, in seconds (Benefit):
 Most answers save nothing, and a few save the time of many steps, so a few useless answers don't show that asking
 doesn't pay. The decision therefore uses the upper bound of the mean's confidence interval, from deviations above the
 mean only: large losses must not raise the bound. If every answer saves nothing, the variance is 0 and the bound falls
-to 0.
+to 0. One request asks for many sequences: the bound of their sum lies closer to it than the sum of their bounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import sqrt
 
 # Window of the mean, in answers; and the standard errors between mean and upper bound.
@@ -18,22 +19,41 @@ STANDARD_ERRORS = 2.0
 
 
 class Benefit:
-    __slots__ = ("_mean", "_variance", "upper")
+    __slots__ = ("mean", "variance")
 
     def __init__(self, like: Benefit | None = None) -> None:
-        self._mean: float | None = None if like is None else like._mean
-        self._variance: float = 0.0 if like is None else like._variance
-        # Seconds; None: not known yet.
-        self.upper: float | None = None if like is None else like.upper
+        self.mean: float | None = None if like is None else like.mean
+        self.variance: float = 0.0 if like is None else like.variance
+
+    @property
+    def upper(self) -> float | None:
+        """Seconds; None: not known yet."""
+        return None if self.mean is None else _bound(self.mean, self.variance)
 
     def learn(self, seconds: float) -> None:
-        if self._mean is None:
-            self._mean, self._variance = seconds, max(0.0, seconds) ** 2
+        if self.mean is None:
+            self.mean, self.variance = seconds, max(0.0, seconds) ** 2
         else:
-            off = seconds - self._mean
-            self._mean += off / WINDOW
-            self._variance = (1.0 - 1.0 / WINDOW) * (self._variance + max(0.0, off) ** 2 / WINDOW)
-        self.upper = self._mean + STANDARD_ERRORS * sqrt(self._variance / WINDOW)
+            off = seconds - self.mean
+            self.mean += off / WINDOW
+            self.variance = (1.0 - 1.0 / WINDOW) * (self.variance + max(0.0, off) ** 2 / WINDOW)
+
+
+def upper_of_all(benefits: Iterable[Benefit]) -> float | None:
+    """Of asking for all of them at once, in seconds; None: of one of them nothing is known. One that is sure to lose
+    counts for nothing: its drafts aren't verified."""
+    mean = variance = 0.0
+    for each in benefits:
+        if (upper := each.upper) is None:
+            return None
+        if upper > 0.0 and each.mean is not None:
+            mean += each.mean
+            variance += each.variance
+    return _bound(mean, variance)
+
+
+def _bound(mean: float, variance: float) -> float:
+    return mean + STANDARD_ERRORS * sqrt(variance / WINDOW)
 
 
 # Windows of what the head's drafts are worth, in drafts; and how many of other requests' drafts weigh in one that

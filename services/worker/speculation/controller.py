@@ -7,6 +7,9 @@
     ask_beside  for sequences that the worker's head is about to draft for, ask for text drafts, too
     take_head   the drafts of the worker's head
 
+Where nothing is prepared and nothing is asked, the next few steps don't look either (rest.py): with many sequences the
+look itself would cost a share of the step.
+
 Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
 asked for, and the proposer is asked whenever it has none.
 """
@@ -23,6 +26,7 @@ from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import AcceptanceTable, buckets_of
+from services.worker.speculation.benefit import upper_of_all
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
@@ -31,6 +35,7 @@ from services.worker.speculation.head_drafting import HeadDrafting
 from services.worker.speculation.merging import merge
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.probes import Probes
+from services.worker.speculation.rest import Rest
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.remote.proposers import Proposers
 from services.worker.speculation.speculating import Speculating
@@ -52,8 +57,10 @@ class Controller:
         limits: Limits,
         client: Proposers,
         answered: Callable[[Answer, dict[int, int]], None] = lambda answer, tokens: None,
+        now: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`answered` gets each answer, and the number of drafted tokens by sequence."""
+        """`answered` gets each answer, and the number of drafted tokens by sequence. `now`: what is done here to ask
+        and to take an answer costs time, too."""
         self.client = client
         self.cost_model = StepTime()
         self.acceptance = AcceptanceTable()
@@ -61,11 +68,15 @@ class Controller:
         self.asking_seconds = dict(FIRST_COSTS)
         self._limits = limits
         self._answered = answered
+        self._now = now
         self._known: dict[int, Speculating] = {}
         self._probes = Probes()
         self.head = HeadDrafting(limits, self._probes)
         # Of a row of a step.
         self._row_seconds = 0.0
+        self._rest = Rest()
+        # Seconds that it took to make the request that is open.
+        self._making = 0.0
         # Whether text drafts were asked for while the worker's head drafted.
         self._asked_beside = False
         # Costs of the running step.
@@ -76,6 +87,7 @@ class Controller:
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended."""
+        self._rest.end()
         known = self._known.pop(sequence.sequence_id, None)
         if known is not None:
             self._drop(known)
@@ -86,6 +98,8 @@ class Controller:
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
+        if self._rest.goes_on(len(plan.items)):
+            return {}, {}
         self._take_all(self.client.look())
         known = {
             sequence.sequence_id: self._of(sequence)
@@ -99,6 +113,8 @@ class Controller:
         drafts = self._choose(drafting, plan)
         with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
         with_head = [each for each in with_head if each.sequence.longest_draft > 0]
+        if with_head or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
+            self._rest.prevent()
         return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
 
     def _of(self, sequence: Sequence) -> Speculating:
@@ -118,6 +134,7 @@ class Controller:
 
     def _ask_now(self, known: list[Speculating]) -> bool:
         """Ask for text drafts of those that have none, if that pays. Returns whether an answer is to be waited for."""
+        began = self._now()
         lacking = [each for each in known if each.lacks_text and each.sequence.longest_draft > 0]
         if not lacking or not self.client.listens():
             return False
@@ -133,18 +150,17 @@ class Controller:
         wait = WAIT_LONGER * self.asking_seconds["waited"]
         if self._costs.step_seconds:
             wait = min(wait, WAIT_SHARE * self._costs.step_seconds)
+        self._rest.prevent()
+        self._making = self._now() - began
         return self.client.ask(asks, 0.0 if fixed else wait)
 
     def _worth_asking(self, way: Way, known: list[Speculating], asked_anyway: bool) -> list[Speculating]:
         """All of them or none: one more sequence in a request costs almost nothing."""
         if not known:
             return []
-        gain = 0.0
-        for each in known:
-            upper = each.benefit[way].upper
-            if upper is None:
-                return known
-            gain += max(0.0, upper)
+        gain = upper_of_all(each.benefit[way] for each in known)
+        if gain is None:
+            return known
         pays = asked_anyway or gain > self.asking_seconds[way]
         return known if pays or self._probes.due(way, self.asking_seconds[way]) else []
 
@@ -199,8 +215,10 @@ class Controller:
 
     def ask_ahead(self, work: Work) -> None:
         """Ask for what follows if all of the step's drafts are accepted; for a tree, its first path."""
-        if not self._known or not self.client.listens():
+        if self._rest.rests or not self._known or not self.client.listens():
+            self._rest.begin(len(work.items))
             return
+        began = self._now()
         asks: list[Ask] = []
         weighed: list[tuple[Speculating, Ask]] = []
         for item in work.items:
@@ -224,7 +242,10 @@ class Controller:
         if self._worth_asking("ahead", [known for known, _ in weighed], bool(asks)):
             asks += [ask for _, ask in weighed]
         if asks:
+            self._making = self._now() - began
             self.client.ask_ahead(asks)
+        else:
+            self._rest.begin(len(work.items))
 
     # Answers --------------------------------------------------------------------------------------------
 
@@ -233,9 +254,8 @@ class Controller:
             self._take(answer)
 
     def _take(self, answer: Answer) -> None:
+        began = self._now()
         way: Way = "ahead" if answer.ahead else "waited"
-        self.asking_seconds[way] += (answer.seconds - self.asking_seconds[way]) / COST_WINDOW
-        self.counts.asking_seconds[way] += answer.seconds
         empty = dict(answer.asked)
         tokens = {each: 0 for each in answer.asked if each in self._known}
         for sequence_id, length, draft in answer.drafts:
@@ -256,6 +276,9 @@ class Controller:
             if (known := self._known.get(sequence_id)) is not None:
                 known.learn_benefit(way, 0.0)
         self._answered(answer, tokens)
+        seconds = self._making + answer.seconds + self._now() - began
+        self.asking_seconds[way] += (seconds - self.asking_seconds[way]) / COST_WINDOW
+        self.counts.asking_seconds[way] += seconds
 
     def _prepare(self, known: Speculating, prepared: Prepared) -> bool:
         """Whether this draft is used: instead of the one that the sequence has, or merged with it."""
@@ -292,8 +315,11 @@ class Controller:
             # Rows of a prompt that is scored cost more than others.
             if not result.prompt_logprobs:
                 self.cost_model.learn(*size_of(work.items), result.seconds)
-            self.counts.took(work.items, result, self.cost_model)
             self._probes.passed(result.seconds)
+        if self._rest.rests:
+            return
+        if result.seconds > 0:
+            self.counts.took(work.items, result, self.cost_model)
         for item, verdict in zip(work.items, result.verdicts, strict=True):
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:

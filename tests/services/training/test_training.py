@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "models" / "heads"))
 
 import reference
 
+from models.batch import Stretch
 from models.config import read_network
 from models.heads.folder import read_head
 from models.heads.head import Head
@@ -42,7 +43,6 @@ from services.training.target import Target
 from services.training.train import train
 from services.worker.running.head import ResidualModel
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows
 from services.worker.running.torch_runner import TorchRunner
 
 WANTED = Wanted(dtype="float32", executor="compiled", threads=1, page_tokens=16, kv_cache_mb=8)
@@ -179,7 +179,7 @@ def test_a_draft_model_computes_what_the_executor_will(tied: bool, model: Path, 
     assert features.shape == (len(ids), 0)
     [found] = net.logits(torch.tensor(ids), features)
     drafter = load_torch_model(tmp_path, WANTED)
-    output = drafter.forward([ForwardRows(ids, 0, list(range(-(-len(ids) // 16))), 0)])
+    output = drafter.forward([Stretch(ids, 0, list(range(-(-len(ids) // 16))), 0)])
     torch.testing.assert_close(found, output.logits[1:, ::2].float(), rtol=1e-3, atol=1e-3)
 
 

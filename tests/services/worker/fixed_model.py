@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from kernels.verify.questions import Answers, Questions
+from models.batch import Stretch
 from models.executor import Output
 from services.worker.running.mock import BRANCH_PAGES
 from services.worker.running.runner import Facts
-from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import verifier
 
 
@@ -29,7 +29,7 @@ class FixedModel:
         self._judge = verifier(executor)
         self.logprobs = self._judge.logprobs
 
-    def forward(self, rows: Sequence[ForwardRows]) -> Output:
+    def forward(self, rows: Sequence[Stretch]) -> Output:
         self.notes.append("forward")
         wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
         logits = torch.zeros(len(wanted), 100)

@@ -42,7 +42,7 @@ class Following:
                  "waiting_from")  # fmt: skip
 
     def __init__(self) -> None:
-        self.pages: list[int] = []
+        self.pages: Sequence[int] = ()
         # Position of the next row; logits and hidden value of the last one, and the hidden value that it read.
         self.position = 0
         self.logits: torch.Tensor | None = None

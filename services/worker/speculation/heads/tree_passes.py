@@ -27,7 +27,7 @@ class Root:
         self,
         token: int,
         position: int,
-        pages: list[int],
+        pages: Sequence[int],
         logits: torch.Tensor,
         read: torch.Tensor | None,
         hidden: torch.Tensor | None,

@@ -11,13 +11,14 @@ from driving import request
 from tiny_folder import write_tiny_model
 from two_workers import split
 
+from models.batch import Stretch
 from models.executor import PageTensor
 from services.api.settings import Settings
 from services.worker.loading import load_runner
 from services.worker.running import page_memory
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.page_memory import TorchPages
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 TEXT = [5 + k % 90 for k in range(70)]
 
@@ -33,7 +34,7 @@ def loaded(folder: Path, **more: Any) -> TorchModel:
 
 
 def last_logits(model: TorchModel, start: int, pages: list[int]) -> torch.Tensor:
-    rows = ForwardRows(TEXT[start:], start, pages, len(TEXT) - start - 1)
+    rows = Stretch(TEXT[start:], start, pages, len(TEXT) - start - 1)
     return model.forward([rows]).logits.clone()
 
 

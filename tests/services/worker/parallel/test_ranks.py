@@ -19,13 +19,14 @@ from ranks import borders
 from running_mesh import has_ended, until
 from tiny_folder import write_tiny_model
 
+from models.batch import Stretch
 from models.errors import ModelError
 from models.group import RankLost
 from services.worker.parallel.executor import ParallelExecutor
 from services.worker.parallel.ranks import Ranks
 from services.worker.running import load_torch_model as loading
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.sequence import Sequence
 
@@ -67,7 +68,7 @@ def said(model: TorchModel, count: int = 40) -> list[int]:
         if step == 10:
             model.copy_page(pages[1], 9)
             pages[1] = 9
-        logits = model.forward([ForwardRows(fresh, start, pages, len(fresh) - 1)]).logits
+        logits = model.forward([Stretch(fresh, start, pages, len(fresh) - 1)]).logits
         fresh = [int(logits[0].argmax())]
         text += fresh
     return text

@@ -14,8 +14,9 @@ from test_smollm2 import PROMPTS
 from test_worker_nodes import bits, mesh_at
 from tokenizers import Tokenizer
 
+from models.batch import Stretch
 from models.sources import ensure_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ def texts(model: TorchModel, prompts: list[list[int]]) -> list[list[int]]:
     with torch.inference_mode():
         for _ in range(TOKENS):
             rows = [
-                ForwardRows(list(new), len(text) - len(new), own, len(new) - 1)
+                Stretch(list(new), len(text) - len(new), own, len(new) - 1)
                 for new, text, own in zip(fresh, found, pages, strict=True)
             ]
             fresh = [[token] for token in model.forward(rows).logits.argmax(-1).tolist()]

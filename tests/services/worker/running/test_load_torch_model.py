@@ -10,11 +10,12 @@ import pytest
 import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from models.batch import Stretch
 from models.sources import ModelError
 from models.taps import FINAL, Tap
 from services.worker.running.load_torch_model import Wanted, load_torch_model, vocabulary_of
 from services.worker.running.memory_plan import cut_context
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
 
@@ -88,7 +89,7 @@ def test_the_executor_that_was_asked_for_runs_and_says_so(executor: str, strict:
     assert {"compiled": "compiled loops", "plain": "plain torch"}[executor] in model.facts.path
     # Compiled loops keep the promise for nothing.
     assert model.facts.strict is (strict or executor == "compiled")
-    logits = model.forward([ForwardRows([1, 2, 3], 0, [3], 0)]).logits
+    logits = model.forward([Stretch([1, 2, 3], 0, [3], 0)]).logits
     assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
@@ -98,7 +99,7 @@ def test_fewer_bits_stay_close(dtype: str, share: float, tmp_path: Path) -> None
     tokens = list(range(60))
     with torch.no_grad():
         expected = theirs(torch.tensor([tokens])).logits[0]
-    logits = load(tmp_path, dtype=dtype).forward([ForwardRows(tokens, 0, [1, 2, 3, 4], 0)]).logits
+    logits = load(tmp_path, dtype=dtype).forward([Stretch(tokens, 0, [1, 2, 3, 4], 0)]).logits
     assert (logits - expected).abs().mean() <= share * expected.abs().mean()
 
 
@@ -109,7 +110,7 @@ def test_a_call_of_more_rows_than_one_run_takes_gives_all_their_logits(tmp_path:
         expected = theirs(torch.tensor([tokens])).logits[0]
     model = load(tmp_path, kv_cache_mb=64, threads=2)
     assert len(tokens) > 2 * model.executor.max_rows
-    logits = model.forward([ForwardRows(tokens, 0, list(range(100)), 0)]).logits
+    logits = model.forward([Stretch(tokens, 0, list(range(100)), 0)]).logits
     assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
@@ -122,8 +123,8 @@ def test_features_of_all_rows_come_in_the_order_of_the_call_however_it_is_cut(tm
     expected = torch.cat([states[-1][0], states[1][0]], dim=1)
     model = load(tmp_path, taps, kv_cache_mb=64, threads=2)
     assert len(tokens) > model.executor.max_rows
-    tree = ForwardRows([tokens[0], tokens[1], 7, tokens[2]], 0, [99], 4, [-1, -1, 0])
-    output = model.forward([ForwardRows(tokens, 0, list(range(50)), 599), tree, ForwardRows(tokens[:9], 0, [98], 9)])
+    tree = Stretch([tokens[0], tokens[1], 7, tokens[2]], 0, [99], 4, [-1, -1, 0])
+    output = model.forward([Stretch(tokens, 0, list(range(50)), 599), tree, Stretch(tokens[:9], 0, [98], 9)])
     assert output.logits.shape == (1, 101) and output.features is not None
     rows = [*range(600), 0, 1, 2, *range(9)]
     found = torch.cat([output.features[:602], output.features[603:]])
@@ -132,7 +133,7 @@ def test_features_of_all_rows_come_in_the_order_of_the_call_however_it_is_cut(tm
 
 def test_features_are_kept_for_taps_alone_and_those_that_a_model_lacks_are_refused(tmp_path: Path) -> None:
     save_tiny(tmp_path)
-    assert load(tmp_path).forward([ForwardRows([1, 2], 0, [3], 0)]).features is None
+    assert load(tmp_path).forward([Stretch([1, 2], 0, [3], 0)]).features is None
     with pytest.raises(ModelError, match="tap 9 is neither a layer"):
         load(tmp_path, (9,))
 

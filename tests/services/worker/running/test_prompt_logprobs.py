@@ -13,6 +13,7 @@ from fixed_model import FixedModel
 from tiny_folder import write_tiny_model
 from tokenizers import Tokenizer
 
+from models.batch import Stretch
 from models.config import read_network
 from models.cpu.executor import CpuExecutor
 from models.executor import Executor, Options
@@ -26,7 +27,7 @@ from services.api.strategies import Verification
 from services.worker.running import prompt_logprobs
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.runner import Facts
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.verifier import verifier
 from services.worker.running.work import SequenceWork, Work
@@ -93,7 +94,7 @@ def test_each_executor_scores_a_prompt_in_chunks_beside_others(tmp_path: Path, e
     prompt = [1 + place * 7 % 300 for place in range(20)]
     wanted = [request(prompt, max_tokens=3, prompt_logprobs=2), request(prompt[:5], max_tokens=6)]
     scored, other = run_all(TorchRunner(model), wanted, repeat_what_followed, max_step_tokens=8)[0]
-    logits = model.forward([ForwardRows(prompt, 0, [0, 1, 2], 0)]).logits[:-1].double()
+    logits = model.forward([Stretch(prompt, 0, [0, 1, 2], 0)]).logits[:-1].double()
     truth = logits.log_softmax(-1)
     own = truth.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
     said = torch.tensor([each.logprob for each in scored.prompt], dtype=torch.float64)
@@ -140,7 +141,7 @@ def test_values_are_the_log_softmax_of_the_logits(model: TorchModel, prompt: lis
     scored = score(model, prompt)
     with torch.inference_mode():
         pages = list(range(len(prompt) // 16 + 1))
-        logits = model.forward([ForwardRows(prompt, 0, pages, 0)]).logits[:-1].double()
+        logits = model.forward([Stretch(prompt, 0, pages, 0)]).logits[:-1].double()
     truth = logits.log_softmax(-1)
     own = truth.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
     assert len(scored) == len(prompt) - 1

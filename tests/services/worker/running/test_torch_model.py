@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from models.batch import Stretch
 from models.sources import ensure_model
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_model import TorchModel
 
 pytestmark = pytest.mark.model
 
@@ -32,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[TorchModel]:
     yield load_torch_model(folder, Wanted(dtype=request.param, threads=2, page_tokens=PAGE, kv_cache_mb=512))
 
 
-def forward(model: TorchModel, rows: list[ForwardRows]) -> torch.Tensor:
+def forward(model: TorchModel, rows: list[Stretch]) -> torch.Tensor:
     """What is compared must not be the memory that the next call writes."""
     return model.forward(rows).logits.clone()
 
@@ -45,14 +46,14 @@ class Sequence:
         self.pages = pages
         self.done = 0
 
-    def rows(self, count: int, drafts: list[int] | None = None, logits: bool = True) -> ForwardRows:
+    def rows(self, count: int, drafts: list[int] | None = None, logits: bool = True) -> Stretch:
         tokens = self.tokens[self.done : self.done + count] + (drafts or [])
-        return ForwardRows(tokens, self.done, self.pages, 0 if logits else len(tokens))
+        return Stretch(tokens, self.done, self.pages, 0 if logits else len(tokens))
 
 
 def one_by_one(model: TorchModel, sequence: Sequence, first: int = 0) -> torch.Tensor:
     """Logits of tokens first.., each computed alone, in pages of its own."""
-    rows = (ForwardRows([t], i, sequence.pages, 0) for i, t in enumerate(sequence.tokens) if i >= first)
+    rows = (Stretch([t], i, sequence.pages, 0) for i, t in enumerate(sequence.tokens) if i >= first)
     return torch.cat([forward(model, [row]) for row in rows])
 
 
@@ -111,7 +112,7 @@ def test_a_row_has_the_same_bits_in_any_batch(model: TorchModel, mates: int) -> 
     sequences = [Sequence(source, n, p) for n, p in zip(lengths, fresh_pages(source, model, lengths), strict=True)]
     for sequence in sequences:
         sequence.done = len(sequence.tokens) - 1
-        forward(model, [ForwardRows(sequence.tokens, 0, sequence.pages, len(sequence.tokens))])
+        forward(model, [Stretch(sequence.tokens, 0, sequence.pages, len(sequence.tokens))])
     alone = forward(model, [sequences[0].rows(1)])
     source.shuffle(sequences)
     together = forward(model, [sequence.rows(1) for sequence in sequences])
@@ -124,9 +125,9 @@ def test_deep_in_a_text_rows_alone_have_the_bits_of_a_batch(model: TorchModel) -
     source = random.Random(5)
     pages = fresh_pages(source, model, [610, 610, 40])
     long, mate = Sequence(source, 605, pages[0]), Sequence(source, 40, pages[2])
-    first = forward(model, [ForwardRows(long.tokens[:600], 0, pages[0], 599)])
+    first = forward(model, [Stretch(long.tokens[:600], 0, pages[0], 599)])
     for start in range(0, 600, 64):
-        cut = forward(model, [ForwardRows(long.tokens[start : min(start + 64, 600)], start, pages[1], 0)])
+        cut = forward(model, [Stretch(long.tokens[start : min(start + 64, 600)], start, pages[1], 0)])
     assert torch.equal(cut[-1], first[0])
     long.done = 600
     verified = forward(model, [long.rows(5), mate.rows(40)])
@@ -138,7 +139,7 @@ def test_verified_rows_have_the_bits_of_steps_of_one(model: TorchModel, drafts: 
     source = random.Random(drafts)
     pages = fresh_pages(source, model, [100])[0]
     sequence = Sequence(source, 40 + drafts, pages)
-    forward(model, [ForwardRows(sequence.tokens[:40], 0, pages, 40)])
+    forward(model, [Stretch(sequence.tokens[:40], 0, pages, 40)])
     sequence.done = 40
     verified = forward(model, [sequence.rows(drafts)])
     assert torch.equal(verified, one_by_one(model, sequence, first=40))
@@ -150,9 +151,9 @@ def test_refused_drafts_leave_no_trace(model: TorchModel) -> None:
     sequence, clean = Sequence(source, 34, pages), Sequence(source, 34, clean_pages)
     clean.tokens = sequence.tokens
     # Drafts reach into the next page, then the text goes on over them.
-    forward(model, [ForwardRows(sequence.tokens[:30] + [9] * 12, 0, pages, 42)])
-    after = forward(model, [ForwardRows(sequence.tokens[30:], 30, pages, 0)])
-    assert torch.equal(after, forward(model, [ForwardRows(clean.tokens, 0, clean_pages, 30)]))
+    forward(model, [Stretch(sequence.tokens[:30] + [9] * 12, 0, pages, 42)])
+    after = forward(model, [Stretch(sequence.tokens[30:], 30, pages, 0)])
+    assert torch.equal(after, forward(model, [Stretch(clean.tokens, 0, clean_pages, 30)]))
 
 
 def test_only_wanted_rows_come_back_in_the_order_of_the_call(model: TorchModel) -> None:
@@ -161,7 +162,7 @@ def test_only_wanted_rows_come_back_in_the_order_of_the_call(model: TorchModel) 
     lengths = [200, 5, 330, 1]
     sequences = [Sequence(source, n, p) for n, p in zip(lengths, fresh_pages(source, model, lengths), strict=True)]
     wanted_from = [198, 5, 230, 0]
-    rows = [ForwardRows(s.tokens, 0, s.pages, w) for s, w in zip(sequences, wanted_from, strict=True)]
+    rows = [Stretch(s.tokens, 0, s.pages, w) for s, w in zip(sequences, wanted_from, strict=True)]
     logits = forward(model, rows)
     assert logits.shape == (2 + 0 + 100 + 1, 49152) and logits.dtype == torch.float32
     assert torch.equal(logits[:2], forward(model, rows[:1]))
@@ -176,16 +177,16 @@ def test_a_call_without_rows_has_no_logits(model: TorchModel) -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        ForwardRows([], 0, [0], 0),
-        ForwardRows([1], 32, [0], 0),
-        ForwardRows([1], -1, [0], 0),
-        ForwardRows([49152], 0, [0], 0),
-        ForwardRows([1], 0, [1 << 20], 0),
-        ForwardRows([1], 0, [-1], 0),
-        ForwardRows([1], 8192, [0] * 300, 0),
-        ForwardRows([1], 0, [0], 2),
+        Stretch([], 0, [0], 0),
+        Stretch([1], 32, [0], 0),
+        Stretch([1], -1, [0], 0),
+        Stretch([49152], 0, [0], 0),
+        Stretch([1], 0, [1 << 20], 0),
+        Stretch([1], 0, [-1], 0),
+        Stretch([1], 8192, [0] * 300, 0),
+        Stretch([1], 0, [0], 2),
     ],
 )
-def test_rows_outside_the_guaranteed_range_are_a_bug(model: TorchModel, rows: ForwardRows) -> None:
+def test_rows_outside_the_guaranteed_range_are_a_bug(model: TorchModel, rows: Stretch) -> None:
     with pytest.raises(AssertionError):
         forward(model, [rows])

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from services.worker.speculation.benefit import LEAST_DRAFTS, Benefit, Worth
+from services.worker.speculation.benefit import LEAST_DRAFTS, Benefit, Worth, upper_of_all
 
 
 def test_the_bound_falls_to_0_if_no_answer_brings_anything() -> None:
@@ -40,6 +40,21 @@ def test_rarely_useful_requests_are_not_given_up_after_a_few_useless_answers() -
     for _ in range(20):
         waste.learn(-0.02)
     assert waste.upper is not None and waste.upper < 0.0, "what always costs more than it brings"
+
+
+def test_of_many_together_chance_is_a_smaller_share() -> None:
+    """64 texts, each with one lucky draft of late: together they bring hardly more than their means."""
+    lucky = Benefit()
+    for seconds in [0.0] * 40 + [1.0] + [0.0] * 15:
+        lucky.learn(seconds)
+    losing = Benefit()
+    for _ in range(30):
+        losing.learn(-1.0)
+    assert lucky.mean is not None and lucky.upper is not None and lucky.upper > 3.0 * lucky.mean
+    together = upper_of_all([lucky] * 64)
+    assert together is not None and 64 * lucky.mean < together < 1.5 * 64 * lucky.mean
+    assert upper_of_all([lucky] * 64 + [losing]) == together, "its drafts aren't verified"
+    assert upper_of_all([lucky]) == lucky.upper and upper_of_all([lucky, Benefit()]) is None
 
 
 def test_a_request_starts_with_its_namespaces_benefit_and_learns_its_own() -> None:
