@@ -1,15 +1,15 @@
 """The engine: a thread that computes one step after another.
 
-    schedule ─▶ draft ─▶ run ─▶ commit ─▶ head
-                         └▶ emit: of the step before
+    schedule ─▶ draft ─▶ run ─▶ commit ─▶ emit ─▶ head
 
 schedule  choose the sequences, their prompt tokens, and the rows left for drafts (scheduling/)
 draft     hand out prepared drafts; this alone may wait for more (speculation/)
-run       the runner takes Work and returns Result, both plain values (running/)
-emit      while it runs: what the step before gave goes out, for all sequences in one call, and the proposer is asked
-          for the next drafts
+run       the runner takes Work and returns Result, both plain values (running/); meanwhile the proposer is asked for
+          the next drafts
 commit    the scheduler and the controller of drafts take the result
-head      the worker's head drafts for the next step; meanwhile the proposer does, and the step's tokens go out
+emit      tokens and ends go out, for all sequences in one call; on a GPU while the next step runs, because the event
+          loop, which sends them, takes the interpreter from this thread
+head      the worker's head drafts for the next step; meanwhile the proposer does
 
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """
@@ -122,7 +122,7 @@ class Engine:
         out = self.scheduler.handle(events.StepDone(result))
         self.drafts.commit(work, result)
         self._collect(out)
-        if self._runner.drafters or not self.scheduler.has_work:
+        if self._runner.drafters or not self._runner.elsewhere or not self.scheduler.has_work:
             self.answers.send()
         if self._runner.drafters:
             self.drafts.ask_beside(work)
@@ -134,7 +134,6 @@ class Engine:
     def _compute(self, work: Work) -> Result:
         began = self._now()
         self._runner.launch(work)
-        # Behind the launch: the event loop, which sends them, takes the interpreter from this thread.
         self.answers.send()
         self.drafts.ask_ahead(work)
         result = self._runner.finish()

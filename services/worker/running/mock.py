@@ -82,6 +82,8 @@ class MockPages:
 class MockRunner:
     # It makes up its texts.
     grammars = None
+    # The time of a step passes whatever the thread does since the launch.
+    elsewhere = True
 
     def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
         return {}
@@ -139,7 +141,6 @@ class MockRunner:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")
 
     def finish(self) -> Result:
-        # As on a GPU, the time passes whatever the thread did since the launch.
         left = self._began + self.seconds(self._work) - self._now()
         if left > 0:
             self._sleep(left)

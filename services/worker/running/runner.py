@@ -65,6 +65,11 @@ class Runner(Protocol):
     def facts(self) -> Facts: ...
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether a step runs once it is launched, as on a GPU; on a CPU it is computed in `finish`."""
+        ...
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         """Methods of the drafters that run here, behind verification."""
         ...
@@ -89,7 +94,7 @@ class Runner(Protocol):
         ...
 
     def launch(self, work: Work) -> None:
-        """Begin a step. On a GPU it runs when this returns; on a CPU it is computed in `finish`."""
+        """Begin a step."""
         ...
 
     def finish(self) -> Result:

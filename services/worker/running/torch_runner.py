@@ -103,6 +103,10 @@ class TorchRunner:
         self._began = 0.0
 
     @property
+    def elsewhere(self) -> bool:
+        return self._model.elsewhere
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         return self._drafters.names
 

@@ -35,9 +35,9 @@ from services.worker.speculation.head_drafting import HeadDrafting
 from services.worker.speculation.merging import merge
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.probes import Probes
-from services.worker.speculation.rest import Rest
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.remote.proposers import Proposers
+from services.worker.speculation.rest import Rest
 from services.worker.speculation.speculating import Speculating
 from services.worker.speculation.validity import is_valid
 

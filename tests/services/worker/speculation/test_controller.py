@@ -22,6 +22,7 @@ from services.worker.speculation import probes
 from services.worker.speculation.acceptance import Rates
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.remote.client import Answer, Ask
+from services.worker.speculation.rest import LEAST_SEQUENCES, STEPS
 from services.worker.speculation.speculating import Speculating
 
 
@@ -184,6 +185,29 @@ def test_wrong_drafts_are_soon_neither_verified_nor_asked_for() -> None:
     assert sum(world.run(300)) <= 3
     again = len(world.proposer.waited) + len(world.proposer.ahead) - asked
     assert 0 < again * world.proposer.seconds <= 2.5 * probes.SHARE * 300 * 0.011, "probed, at a small share"
+
+
+def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay() -> None:
+    world = World(row_seconds=0.001)
+    # Probes are rare: each takes a millisecond.
+    world.proposer.wrong, world.proposer.confidence, world.proposer.seconds = True, 0.99, 0.001
+    for sequence_id in range(LEAST_SEQUENCES):
+        world.arrive(sequence_id, max_tokens=2000)
+    world.run(100)
+    looked = 0
+
+    def look() -> list[Answer]:
+        nonlocal looked
+        looked += 1
+        return Proposer.collect(world.proposer)
+
+    world.proposer.look = look  # type: ignore[method-assign]
+    world.run(90)
+    assert 90 // STEPS <= looked <= 30
+    world.arrive(99)
+    world.run(3)
+    asked = [ask.sequence.sequence_id for asks in world.proposer.waited + world.proposer.ahead for ask in asks]
+    assert 99 in asked, "a new text ends the rest"
 
 
 def test_drafts_that_become_good_again_are_found_by_probing() -> None:
