@@ -133,8 +133,9 @@ STREAMER_FOLDERS = {
     "agents": set(),
     "openai": {"agents"},
     "choice": {"openai", "agents"},
+    "messages": {"openai", "agents", "choice"},
     "extras": {"openai", "choice"},
-    "door": {"openai", "agents", "choice", "extras"},
+    "door": {"openai", "agents", "choice", "extras", "messages"},
 }
 
 

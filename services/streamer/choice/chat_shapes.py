@@ -16,22 +16,26 @@ PIECE = 4096
 
 def message(reader: AnswerReader, text: str) -> dict[str, Any]:
     """Of an answer whose text is whole."""
+    said = read(reader, text)
+    told: dict[str, Any] = {"role": "assistant", "content": said.content or (None if said.calls else "")}
+    if said.reasoning:
+        told["reasoning_content"] = said.reasoning
+    if said.calls:
+        told[TOOL_CALLS] = [_begun(each) for each in said.calls]
+    return told
+
+
+def read(reader: AnswerReader, text: str) -> Said:
+    """All that an answer says whose text is whole."""
     parts = [reader.feed(text[place : place + PIECE]) for place in range(0, len(text), PIECE)]
     parts.append(reader.flush())
-    content = "".join(each.content for each in parts)
-    reasoning = "".join(each.reasoning for each in parts)
     calls: list[SaidCall] = []
     for call in (each for part in parts for each in part.calls):
         if call.name:
             calls.append(call)
         else:
             calls[-1].arguments += call.arguments
-    told: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
-    if reasoning:
-        told["reasoning_content"] = reasoning
-    if calls:
-        told[TOOL_CALLS] = [_begun(each) for each in calls]
-    return told
+    return Said("".join(each.reasoning for each in parts), "".join(each.content for each in parts), calls)
 
 
 def delta(said: Said) -> dict[str, Any]:

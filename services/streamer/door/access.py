@@ -22,6 +22,7 @@ METHODS = "GET, POST, DELETE"
 # Of clients in a browser; OpenAI's adds some of its own, which a preflight names.
 PREFLIGHT_LASTS = "600"  # s
 MOST_HEADERS_ASKED = 32
+API_KEY = "x-api-key"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 # Headers of proxies: their client isn't on this machine, although the proxy may be.
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
@@ -55,11 +56,7 @@ class Access:
     def check_key(self, http: web.BaseRequest) -> None:
         if not self._key_hashes:
             return
-        scheme, key = _authorization(http)
-        given = _hash(key)
-        # Every key is compared, so the time taken says nothing about which one came close.
-        matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
-        if scheme.lower() != "bearer" or not any(matches):
+        if self._known_key(http) is None:
             raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
 
     def check_metrics(self, http: web.BaseRequest) -> None:
@@ -77,7 +74,17 @@ class Access:
 
     def key(self, http: web.BaseRequest) -> bytes:
         """A key sent to a server without keys makes no separate caller."""
-        return _authorization(http)[1] if self._key_hashes else b""
+        return (self._known_key(http) or b"") if self._key_hashes else b""
+
+    def _known_key(self, http: web.BaseRequest) -> bytes | None:
+        """The one that is known of those that were sent."""
+        return next((key for key in _sent_keys(http) if self._knows(key)), None)
+
+    def _knows(self, key: bytes) -> bool:
+        given = _hash(key)
+        # Every key is compared, so the time taken says nothing about which one came close.
+        matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
+        return any(matches)
 
     # CORS -----------------------------------------------------------------------------------------------------
 
@@ -130,10 +137,13 @@ def _is_local(http: web.BaseRequest) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def _authorization(http: web.BaseRequest) -> tuple[str, bytes]:
-    """The scheme, and the key as it was sent."""
+def _sent_keys(http: web.BaseRequest) -> list[bytes]:
+    """As OpenAI's clients send one, and as Anthropic's do."""
     scheme, _, key = http.headers.get("Authorization", "").partition(" ")
-    return scheme, key.strip().encode(errors="surrogateescape")
+    keys = [key] if scheme.lower() == "bearer" else []
+    if API_KEY in http.headers:
+        keys.append(http.headers[API_KEY])
+    return [each.strip().encode(errors="surrogateescape") for each in keys]
 
 
 def _hash(key: bytes) -> bytes:

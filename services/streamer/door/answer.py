@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -30,6 +31,16 @@ from services.streamer.openai.request import Request
 # Units of work (turns.py): of a choice, to begin it; of a message of tokens, whatever it holds.
 A_CHOICE = 100
 A_MESSAGE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How an API has its answers. `failure`: the last event of a stream that fails."""
+
+    new_id: Callable[[Request], str]
+    whole: Callable[[Exchange, web.BaseRequest, RequestTimes], Awaitable[web.StreamResponse]]
+    streamed: Callable[[Exchange, EventStream, RequestTimes], Awaitable[web.StreamResponse]]
+    failure: Callable[[ApiError], bytes]
 
 
 def new_id(request: Request) -> str:
@@ -246,3 +257,11 @@ async def answer_streamed(exchange: Exchange, stream: EventStream, watch: Reques
         audience.flush()
     watch.ended(exchange.choices, endings)
     return await audience.finish(endings)
+
+
+def failure(error: ApiError) -> bytes:
+    """There is no [DONE] behind it."""
+    return event(error.body())
+
+
+OPENAI = AnswerForm(new_id, answer_whole, answer_streamed, failure)

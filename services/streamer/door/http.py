@@ -1,7 +1,7 @@
 """The HTTP API: every route in one table, and the checks before and after its handler.
 
     headers ─▶ route ─▶ API key, or Host and Origin (access.py) ─▶ body (bodies.py) ─▶ handler
-            ─▶ answer, or OpenAI's error body ─▶ a line of log (request_log.py)
+            ─▶ answer, or the API's error body ─▶ a line of log (request_log.py)
 
 Handlers come in the order of ROUTES, a few lines each. The mesh is behind peers.py and generation.py.
 """
@@ -36,7 +36,8 @@ from services.streamer.choice.timeline import open_timelines
 from services.streamer.choice.turns import Turns
 from services.streamer.door import page, request_log
 from services.streamer.door.access import Access
-from services.streamer.door.answer import answer_streamed, answer_whole, new_id
+from services.streamer.door.answer import OPENAI, AnswerForm
+from services.streamer.door.answer_messages import MESSAGES
 from services.streamer.door.bodies import JSON, Bodies
 from services.streamer.door.connections import ANSWER_HEADERS, Connection
 from services.streamer.door.health import MeshReadiness
@@ -51,6 +52,8 @@ from services.streamer.extras.all_metrics import AllMetrics
 from services.streamer.extras.audit import without_drafts
 from services.streamer.extras.mesh_map import MeshMap, parse_kill
 from services.streamer.extras.replays import Replays
+from services.streamer.messages import errors as messages_errors
+from services.streamer.messages.request import parse_count, parse_messages
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import (
     Request,
@@ -148,13 +151,13 @@ class HttpApi:
             response = self.access.preflight(http) or await self._routed(http, record)
         except ApiError as error:
             record.error = error.code or ""
-            response = error_response(error)
+            response = error_response(error, http.path)
         except ConnectionError:
             raise  # the client has disconnected
         except Exception as error:
             log.exception("%s %s", http.method, shown(http.path))
             record.error = (known := _unforeseen(error)).code or ""
-            response = error_response(known)
+            response = error_response(known, http.path)
         record.status = response.status
         return response
 
@@ -193,6 +196,17 @@ async def chat_completions(api: HttpApi, http: web.BaseRequest) -> web.StreamRes
 
 async def completions(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return await _answer(api, http, parse_completion)
+
+
+async def messages(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    return await _answer(api, http, parse_messages, MESSAGES)
+
+
+async def count_tokens(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    model, message = parse_count(await api.json(http), api.limits)
+    api.known_model(model)
+    async with api.admission.admit(1):
+        return json_response({"input_tokens": len(await _encoded(api, message))})
 
 
 async def models(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
@@ -319,6 +333,8 @@ async def page_file(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
 ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/chat/completions", chat_completions, "Continue a conversation"),
     Route("POST", "/v1/completions", completions, "Continue a text"),
+    Route("POST", "/v1/messages", messages, "Continue a conversation, for clients of Anthropic's API"),
+    Route("POST", "/v1/messages/count_tokens", count_tokens, "How many tokens the prompt of such a request has"),
     Route("GET", "/v1/models", models, "The models this server answers for"),
     Route("GET", "/v1/models/{model}", one_model, "One model"),
     Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),
@@ -369,19 +385,22 @@ def find_route(method: str, path: str) -> Route:
 
 
 async def _answer(
-    api: HttpApi, http: web.BaseRequest, parse: Callable[[dict[str, Any], RequestLimits], Request]
+    api: HttpApi,
+    http: web.BaseRequest,
+    parse: Callable[[dict[str, Any], RequestLimits], Request],
+    form: AnswerForm = OPENAI,
 ) -> web.StreamResponse:
     watch = RequestTimes(api.metrics)
     request = parse(await api.json(http), api.limits)
     api.known_model(request.model)
     ticket = api.admission.admit(request.choices, api.access.key(http))
-    answer_id = new_id(request)
+    answer_id = form.new_id(request)
     record = _record(http, request, answer_id)
     stream = _stream(api, http, request) if request.stream else None
     try:
         async with ticket:
             exchange = await _exchange(api, http, request, answer_id, ticket.deadline)
-            return await _respond(api, http, exchange, stream, watch)
+            return await _respond(api, http, exchange, stream, watch, form)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -395,7 +414,7 @@ async def _answer(
             log.exception("%s", answer_id)
         if stream is not None and stream.started:
             record.error = known.code or ""
-            return await stream.fail(known)
+            return await stream.fail(form.failure(known))
         raise known from error
     finally:
         record.first_token_s = watch.first_token_s
@@ -430,8 +449,9 @@ async def _exchange(
 
 
 async def _respond(
-    api: HttpApi, http: web.BaseRequest, exchange: Exchange, stream: EventStream | None, watch: RequestTimes
-) -> web.StreamResponse:
+    api: HttpApi, http: web.BaseRequest, exchange: Exchange, stream: EventStream | None, watch: RequestTimes,
+    form: AnswerForm,
+) -> web.StreamResponse:  # fmt: skip
     request, card = exchange.request, exchange.card
     method = method_for(request.speculation.method, card.speculation.method, bool(request.prediction))
     if method in api.replays.audit.switched_off:
@@ -445,8 +465,8 @@ async def _respond(
         open_timelines(exchange.choices, watch.started, encoded_from)
     try:
         if stream is not None:
-            return await answer_streamed(exchange, stream, watch)
-        return await answer_whole(exchange, http, watch)
+            return await form.streamed(exchange, stream, watch)
+        return await form.whole(exchange, http, watch)
     finally:
         for choice in exchange.choices:
             api.replays.ended(choice, method, card)
@@ -470,8 +490,11 @@ def json_response(body: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(status=status, body=orjson.dumps(body), content_type=JSON)
 
 
-def error_response(error: ApiError) -> web.Response:
-    response = json_response(error.body(), error.status)
+def error_response(error: ApiError, path: str) -> web.Response:
+    if messages_errors.speaks_messages(path):
+        response = json_response(messages_errors.body(error), messages_errors.status(error))
+    else:
+        response = json_response(error.body(), error.status)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
     if error.final:

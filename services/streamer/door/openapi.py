@@ -17,8 +17,12 @@ from services.api.sampling import IDS, PARAMETERS
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.strategies import ACCEPT_POLICIES, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.api.strategies import AUTO as STRATEGY_AUTO
+from services.streamer.door.access import API_KEY
 from services.streamer.extras.corpora import MAX_TEXTS
 from services.streamer.extras.mesh_map import KILLED_ROLES
+from services.streamer.messages import errors as messages_errors
+from services.streamer.messages import schema as messages_schema
+from services.streamer.messages.request import SAME
 from services.streamer.openai.conversation import MAX_KWARGS, ROLES
 from services.streamer.openai.request import (
     MAX_STOP_CHARACTERS,
@@ -364,6 +368,8 @@ EXTERNAL_CORPUS: dict[str, Schema] = {
 BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/v1/chat/completions": (CHAT, ["model", "messages"]),
     "/v1/completions": (COMPLETION, ["model", "prompt"]),
+    "/v1/messages": (messages_schema.create({name: CHAT[name] for name in SAME}), ["model", "messages", "max_tokens"]),
+    "/v1/messages/count_tokens": (messages_schema.PROMPT, ["model", "messages"]),
     "/tokenize": (TOKENIZE, []),
     "/detokenize": (DETOKENIZE, ["tokens"]),
     "/v1/corpora": (CORPUS, ["name"]),
@@ -371,7 +377,7 @@ BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/remove_external_corpus": ({"corpus_id": NAMED}, ["corpus_id"]),
     "/v1/mesh/kill": ({"role": {"type": "string", "enum": list(KILLED_ROLES)}}, ["role"]),
 }
-STREAMS = ("/v1/chat/completions", "/v1/completions")
+STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
 
 ERROR: Schema = {
     "type": "object",
@@ -420,8 +426,11 @@ def document(routes: Sequence[RouteRow], version: str, sampling: SamplingDefault
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": ERROR},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": ERROR, "MessagesError": messages_schema.ERROR},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x_api_key": {"type": "apiKey", "in": "header", "name": API_KEY},
+            },
         },
     }
 
@@ -436,12 +445,14 @@ def _operation(route: RouteRow, defaults: Mapping[str, float]) -> Schema:
     if route.path in BODIES and route.method == "POST":
         properties, required = BODIES[route.path]
         if "temperature" in properties:
-            properties = properties | {name: {**properties[name], "default": value} for name, value in defaults.items()}
+            of_server = {name: value for name, value in defaults.items() if name in properties}
+            properties = properties | {name: {**properties[name], "default": each} for name, each in of_server.items()}
         schema: Schema = {"type": "object", "properties": properties, "required": required}
         schema["additionalProperties"] = False
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if route.secured:
-        operation["security"] = [{"key": []}, {}]  # keys are asked for only where the server has some
+        # Keys are asked for only where the server has some.
+        operation["security"] = [{"key": []}, {"x_api_key": []}, {}]
     return operation
 
 
@@ -460,5 +471,9 @@ def _responses(route: RouteRow) -> Schema:
         problems = {"403": "The setting api_metrics doesn't show them to this client"}
     if route.path in ("/health", "/health/ready", "/ping"):
         responses["503"] = {"description": "Not ready; the body says why", "content": {"application/json": {}}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    of_messages = messages_errors.speaks_messages(route.path)
+    if of_messages:
+        problems = {str(messages_errors.OVERLOADED.get(int(code), code)): text for code, text in problems.items()}
+    named = "MessagesError" if of_messages else "Error"
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{named}"}}}
     return responses | {code: {"description": text, "content": error} for code, text in problems.items()}

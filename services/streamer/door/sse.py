@@ -19,7 +19,6 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from services.streamer.door.connections import Connection
-from services.streamer.openai.errors import ApiError
 
 DONE: Final = b"data: [DONE]\n\n"
 HEADERS = {
@@ -35,6 +34,10 @@ _TEXT_CHUNK = re.compile(
     rb'(.*?"(?:delta":\{"content|text)":")(.*)("\}?,"logprobs":null,"finish_reason":null\}\](?:,"usage":null)?\}\n\n)',
     re.DOTALL,
 )
+# The same of Anthropic's events, where a message has one block at a time.
+_TEXT_DELTA = re.compile(
+    rb'(event: content_block_delta\ndata: [^\n]*"delta":\{"type":"text_delta","text":")(.*)("\}\}\n\n)', re.DOTALL
+)
 
 
 def event(value: dict[str, Any]) -> bytes:
@@ -44,7 +47,7 @@ def event(value: dict[str, Any]) -> bytes:
 def around_text(chunk: bytes) -> tuple[bytes, bytes, bytes] | None:
     """A chunk of text alone in three parts; chunks with the same first and last part are one when their middles are
     joined. None for any other event."""
-    found = _TEXT_CHUNK.fullmatch(chunk)
+    found = _TEXT_CHUNK.fullmatch(chunk) or _TEXT_DELTA.fullmatch(chunk)
     return None if found is None else (found[1], found[2], found[3])
 
 
@@ -152,10 +155,10 @@ class EventStream:
         await self._response.write_eof()
         return self._response
 
-    async def fail(self, error: ApiError) -> web.StreamResponse:
-        """The stream was under way: the error is its last event, and there is no [DONE]."""
+    async def fail(self, last: bytes) -> web.StreamResponse:
+        """The stream was under way: an error is its last event."""
         self._response.force_close()
-        return await self.end(event(error.body()))
+        return await self.end(last)
 
     async def _written(self) -> None:
         """Waits until what was written has left this object: at once, unless it is held back."""

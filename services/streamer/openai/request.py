@@ -154,6 +154,8 @@ class Request(Shared):
     prediction: str | None
     tools: Tools | None = None
     include_reasoning: bool = True
+    # max_tokens may be more than the context has room for; it then ends where the context does.
+    up_to_context: bool = False
 
     @property
     def choices(self) -> int:
@@ -177,7 +179,7 @@ def parse_json(body: bytes | bytearray) -> dict[str, Any]:
 
 def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = BodyFields(values)
-    model = _model(fields)
+    model = read_model(fields)
     tools = read_tools(fields)
     prompt = _conversation(fields, limits, tools)
     own = OfChat(**fields.read_all(OF_CHAT))
@@ -189,7 +191,7 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     newer, older = own.max_completion_tokens, own.max_tokens
     if newer is not None and older is not None and newer != older:
         raise bad_value("max_tokens", "contradicts max_completion_tokens")
-    return _request(
+    return read_request(
         fields,
         limits,
         chat=True,
@@ -204,7 +206,7 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
 
 def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = BodyFields(values)
-    model = _model(fields)
+    model = read_model(fields)
     own = OfCompletion(**fields.read_all(OF_COMPLETION))
     check_not_asked(fields, not_served.COMPLETION)
     best_of = fields.integer("best_of", 1, MAX_CHOICES_IN_ALL)
@@ -212,7 +214,7 @@ def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
         raise unsupported("best_of", "greater than n is not supported by this server")
     if own.max_tokens == 0 and not own.echo:
         raise bad_value("max_tokens", "may be 0 only with echo: true", "out_of_range")
-    return _request(
+    return read_request(
         fields,
         limits,
         echo=own.echo,
@@ -242,6 +244,8 @@ def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int
     if room < 1:
         raise too_long(request, f"The prompt has {prompt_tokens} tokens", max_context)
     if request.max_tokens is None:
+        return room
+    if request.max_tokens > room and request.up_to_context:
         return room
     if request.max_tokens > room:
         asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked, at most {room} fit"
@@ -290,10 +294,10 @@ def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
     return model, read_ids(value, "tokens") if value else []
 
 
-# The parts of a body, in the order in which _request reads them ---------------------------------------
+# The parts of a body, in the order in which read_request reads them ---------------------------------------
 
 
-def _request(
+def read_request(
     fields: BodyFields,
     limits: RequestLimits,
     *,
@@ -328,7 +332,7 @@ def _request(
         n=n,
         include_usage=include_usage,
         continuous_usage=continuous_usage,
-        stops=_stops(fields, limits),
+        stops=read_stops(fields, limits, "stop"),
         bad_words=read_bad_words(fields),
         sampling=replace(read_sampling(fields, max_tokens, logprobs, limits.sampling), grammar=asked.grammar),
         max_tokens=max_tokens,
@@ -348,7 +352,7 @@ def _request(
     return request
 
 
-def _model(fields: BodyFields) -> str:
+def read_model(fields: BodyFields) -> str:
     model = fields.text("model", MODEL_NAME_LENGTH)
     if model is None:
         raise bad_value("model", "is missing; GET /v1/models names those served", "missing_required_parameter")
@@ -371,13 +375,13 @@ def _stream_options(fields: BodyFields, stream: bool) -> tuple[bool, bool]:
     return include_usage, include_usage and continuous
 
 
-def _stops(fields: BodyFields, limits: RequestLimits) -> tuple[str, ...]:
-    value = fields.get("stop")
+def read_stops(fields: BodyFields, limits: RequestLimits, name: str) -> tuple[str, ...]:
+    value = fields.get(name)
     if value is None:
         return ()
-    stops = [value] if isinstance(value, str) else check_list(value, "stop", limits.max_stop_strings)
+    stops = [value] if isinstance(value, str) else check_list(value, name, limits.max_stop_strings)
     for index, stop in enumerate(stops):
-        where = "stop" if isinstance(value, str) else f"stop[{index}]"
+        where = name if isinstance(value, str) else f"{name}[{index}]"
         if not isinstance(stop, str):
             raise wrong_type(where, "a string", stop)
         if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:

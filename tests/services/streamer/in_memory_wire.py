@@ -23,7 +23,7 @@ from services.streamer.choice.generation import Choice, Ending
 from services.streamer.choice.namespace import Caller
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.turns import Turns
-from services.streamer.door.answer import Streamed
+from services.streamer.door.answer import Streamed, failure
 from services.streamer.door.connections import Connection, Connections
 from services.streamer.door.metrics import RequestTimes, StreamerMetrics
 from services.streamer.door.pacing import PacedStream, frame_size
@@ -180,7 +180,7 @@ async def _tell(
         await audience.show(choices[index], Piece(text))
     if fails:
         audience.flush()
-        return await stream.fail(ApiError(500, "The target failed", code="engine"))
+        return await stream.fail(failure(ApiError(500, "The target failed", code="engine")))
     endings = [Ending("stop", len(arrivals), 0, None) for _ in choices]
     for choice, ending in zip(choices, endings, strict=True):
         await audience.ended(choice, ending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -78,6 +79,42 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
             "chat_template_kwargs": {"enable_thinking": False, "a": [1]}, "logprobs": True,
         },
     ),
+    (
+        "/v1/messages",
+        {
+            "model": MODEL, "max_tokens": 60, "stream": True, "stop_sequences": ["a"], "temperature": 0.5, "top_p": 0.9,
+            "system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "top_k": 3, "messages": [
+                {"role": "user", "content": "b"},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "a", "signature": ""}, {"type": "text", "text": "b"},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1, {}]}},
+                ]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "3", "is_error": True},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "4"}]},
+                    {"type": "text", "text": "b"},
+                ]},
+            ],
+            "tools": [{"name": "f", "description": "a", "input_schema": {"type": "object", "required": ["a"]}}],
+            "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+            "thinking": {"type": "enabled", "budget_tokens": 5}, "output_config": {"effort": "low"},
+            "metadata": {"user_id": "a"}, "speculation": {"method": "ngram"},
+        },
+    ),
+    (
+        "/v1/messages",
+        {
+            "model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "b"}],
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        },
+    ),
+    (
+        "/v1/messages/count_tokens",
+        {
+            "model": MODEL, "system": "a", "messages": [{"role": "user", "content": [{"type": "text", "text": "b"}]}],
+            "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "auto"},
+        },
+    ),
     ("/tokenize", {"prompt": "a", "add_special_tokens": True}),
     (
         "/tokenize",
@@ -137,13 +174,15 @@ def mutated(draw: random.Random, body: dict[str, Any]) -> bytes:
     return bytes(raw)
 
 
-async def bombard(mesh: FakeMesh, http: aiohttp.ClientSession, count: int, seed: int) -> dict[int, int]:
+async def bombard(
+    mesh: FakeMesh, http: aiohttp.ClientSession, count: int, seed: int, seeds: Sequence[tuple[str, Any]] = SEEDS
+) -> dict[int, int]:
     draw = random.Random(seed)
     statuses: dict[int, int] = {}
 
     async def worker(share: int) -> None:
         for _ in range(share):
-            path, body = draw.choice(SEEDS)
+            path, body = draw.choice(seeds)
             data = mutated(draw, body)
             headers = {"Content-Type": "application/json"}
             async with http.post(mesh.url + path, data=data, headers=headers) as response:
@@ -153,10 +192,13 @@ async def bombard(mesh: FakeMesh, http: aiohttp.ClientSession, count: int, seed:
                 too_large = len(data) > ROWS["max_body_bytes"].default
                 expected = (413,) if too_large else (200, 400, 404)
                 assert response.status in expected, (response.status, data[:5000], answer)
+                of_messages = path.startswith("/v1/messages")
                 if response.content_type == "text/event-stream":
-                    assert answer.endswith(b"data: [DONE]\n\n"), (data, answer)
+                    last = b'data: {"type":"message_stop"}\n\n' if of_messages else b"data: [DONE]\n\n"
+                    assert answer.endswith(last), (data, answer)
                 elif response.status != 200:
-                    assert set(orjson.loads(answer)["error"]) == {"message", "type", "param", "code"}
+                    told = {"message", "type"} if of_messages else {"message", "type", "param", "code"}
+                    assert set(orjson.loads(answer)["error"]) == told
 
     await asyncio.gather(*(worker(count // 20) for _ in range(20)))
     return statuses
@@ -166,6 +208,15 @@ async def test_two_thousand_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientS
     await mesh.start_target(says('<think>hello</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'))
     door = await mesh.start_door(reasoning_parser="qwen3")
     statuses = await bombard(mesh, http, 2000, seed=1)
+    assert statuses[200] > 10 and statuses[400] > 100
+    assert door.load() == 0
+
+
+async def test_two_thousand_mutated_bodies_of_messages(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says('<think>hello</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'))
+    door = await mesh.start_door(reasoning_parser="qwen3")
+    seeds = [each for each in SEEDS if each[0].startswith("/v1/messages")]
+    statuses = await bombard(mesh, http, 2000, seed=4, seeds=seeds)
     assert statuses[200] > 10 and statuses[400] > 100
     assert door.load() == 0
 

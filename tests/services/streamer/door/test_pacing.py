@@ -20,8 +20,10 @@ from sse_reading import text_of
 
 from mesh.stream import StreamWriter
 from services.api.messages import Generate
+from services.streamer.agents.reader import Said, SaidCall
 from services.streamer.door.pacing import LARGEST, LATE, SMALLEST, Backlog, frame_size, padding, size_class
 from services.streamer.door.sse import DONE, ChunkForm, event
+from services.streamer.messages.events import Blocks
 
 PACE = 0.05
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": 'a "text":" model'}
@@ -85,6 +87,19 @@ def test_text_of_one_choice_that_waits_becomes_one_event() -> None:
     assert len(read) == 4
     assert text_of(read, 0) == 'a"\\"},"logprobs":null,"finish_reason":null}],"usage":null}\n\nafter'
     assert text_of(read, 1) == "other"
+
+
+def test_text_of_a_message_that_waits_becomes_one_event_of_its_block() -> None:
+    blocks = Blocks()
+    backlog = Backlog(SMALLEST * 4)
+    backlog.add(blocks.text('a"\\') + blocks.text('"}}\n\n') + blocks.text("b"))
+    backlog.add(blocks.said(Said(calls=[SaidCall(0, "c", "f", "{}")])) + blocks.text("c") + blocks.text("d"))
+    deltas = [each["delta"] for each in told(backlog.frame()) if "delta" in each]
+    assert deltas == [
+        {"type": "text_delta", "text": 'a"\\"}}\n\nb'},
+        {"type": "input_json_delta", "partial_json": "{}"},
+        {"type": "text_delta", "text": "cd"},
+    ]
 
 
 def test_an_event_that_is_too_long_leaves_in_parts_and_nothing_comes_between() -> None:

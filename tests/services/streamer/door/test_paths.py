@@ -7,8 +7,9 @@ from fake_mesh import MODEL, FakeMesh, says
 from services.streamer.door.http import find_route
 from services.streamer.door.paths import no_such_path
 
-KNOWN = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/metrics"),
-         ("GET", "/v1/models/{model}"), ("GET", "/"), ("GET", "/page/{file}")]  # fmt: skip
+KNOWN = [("POST", "/v1/chat/completions"), ("POST", "/v1/messages"), ("POST", "/v1/completions"),
+         ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/v1/models/{model}"), ("GET", "/"),
+         ("GET", "/page/{file}")]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ KNOWN = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", 
         ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
         ("/metrics/", "/metrics"),
         ("/v1/metrics", "/metrics"),
+        ("/v1/v1/messages", "/v1/messages"),
     ],
 )
 def test_a_path_that_is_nearly_right_is_told_the_right_one(path: str, meant: str) -> None:
@@ -34,7 +36,7 @@ def test_a_path_that_is_nearly_right_is_told_the_right_one(path: str, meant: str
 @pytest.mark.parametrize("path", ["/v1", "/v1/"])
 def test_the_base_url_says_what_is_below_it(path: str) -> None:
     message = no_such_path("GET", path, KNOWN).message
-    assert message.endswith("below it are /v1/chat/completions, /v1/completions, /v1/models")
+    assert message.endswith("below it are /v1/chat/completions, /v1/completions, /v1/messages, /v1/models")
 
 
 def test_the_paths_of_other_servers_are_told_their_successor() -> None:
@@ -45,7 +47,7 @@ def test_the_paths_of_other_servers_are_told_their_successor() -> None:
 @pytest.mark.parametrize(
     ("path", "meant"),
     [("/completion", "POST /v1/completions"), ("/props", "GET /v1/models"), ("/slots", "GET /v1/mesh"),
-     ("/apply-template", "POST /tokenize"), ("/v1/messages/count_tokens", "POST /tokenize")],
+     ("/apply-template", "POST /tokenize")],
 )  # fmt: skip
 def test_a_path_of_llama_server_is_told_a_route_that_is_there(path: str, meant: str) -> None:
     message = no_such_path("GET", path, KNOWN).message
@@ -62,7 +64,7 @@ def test_a_path_for_what_isnt_served_says_what_that_is(path: str) -> None:
 
 def test_any_other_path_is_told_what_is_served() -> None:
     message = no_such_path("GET", "/nowhere", KNOWN).message
-    served = "/metrics, /v1/chat/completions, /v1/completions, /v1/models, /v1/models/{model}"
+    served = "/metrics, /v1/chat/completions, /v1/completions, /v1/messages, /v1/models, /v1/models/{model}"
     assert message == f"There is nothing at /nowhere. Served here: {served}"
 
 

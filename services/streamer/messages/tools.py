@@ -1,0 +1,78 @@
+"""Tools of a Messages request: name, description and input_schema, and which of them the answer must call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.streamer.messages.blocks import any_cache_control, missing
+from services.streamer.openai.errors import bad_value, unsupported
+from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, shown, wrong_type
+from services.streamer.openai.tools import MAX_TOOLS, TOOL_NAME, Tools, as_json
+
+CUSTOM = "custom"
+AUTO, ANY, TOOL, NONE = CHOICES = ("auto", "any", "tool", "none")
+
+
+def read_tools(fields: BodyFields) -> Tools | None:
+    """None: the model is told of none."""
+    value = fields.get("tools")
+    told = check_list(value, "tools", MAX_TOOLS) if value is not None else []
+    functions = [_function(BodyFields(each, f"tools[{index}]")) for index, each in enumerate(told)]
+    names = [each["name"] for each in functions]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise bad_value("tools", f"has two tools with the name {shown(twice)}")
+    kind, must, one_call = _choice(fields, names)
+    if not functions or kind == NONE:
+        return None
+    text = as_json([{"type": "function", "function": each} for each in functions], "tools")
+    return Tools(text, {each["name"]: each["parameters"] for each in functions}, one_call, must)
+
+
+def _function(tool: BodyFields) -> dict[str, Any]:
+    """What the chat template is given of a tool: OpenAI's form, which templates are written for."""
+    if (kind := tool.get("type")) not in (CUSTOM, None):
+        raise unsupported(tool.at("type"), f"{shown(kind)} is not supported: tools are the client's own")
+    name, description = tool.text("name", MAX_TEXT), tool.text("description", MAX_TEXT)
+    if name is None:
+        raise missing(tool.at("name"))
+    if not TOOL_NAME.fullmatch(name):
+        allowed = "must be 1..128 letters, digits, dots, underscores or hyphens"
+        raise bad_value(tool.at("name"), f"{allowed}, not {shown(name)}")
+    schema, where = tool.get("input_schema"), tool.at("input_schema")
+    if not isinstance(schema, dict):
+        raise missing(where) if schema is None else wrong_type(where, "an object", schema)
+    for flag in ("strict", "eager_input_streaming"):  # promises of a server, not of the tool
+        tool.boolean(flag)
+    tool.only("defer_loading", False)
+    tool.only("allowed_callers", ["direct"])
+    tool.only("input_examples", [])
+    any_cache_control(tool)
+    tool.nothing_else()
+    told = {} if description is None else {"description": description}
+    return {"name": name, **told, "parameters": schema}
+
+
+def _choice(fields: BodyFields, names: list[str]) -> tuple[str, tuple[str, ...], bool]:
+    """Its kind, the tools of which one must be called, and whether there is one call at most."""
+    value = fields.get("tool_choice")
+    if value is None:
+        return AUTO, (), False
+    choice = BodyFields(value, "tool_choice")
+    kind = choice.choice("type", CHOICES)
+    if kind is None:
+        raise missing(choice.at("type"))
+    one_call = choice.boolean("disable_parallel_tool_use")
+    name = choice.text("name", MAX_TEXT) if kind == TOOL else None
+    choice.nothing_else()
+    if kind in (ANY, TOOL) and not names:
+        raise bad_value("tool_choice", "needs tools")
+    if kind == ANY:
+        return kind, tuple(names), one_call
+    if kind != TOOL:
+        return kind, (), one_call
+    if name is None:
+        raise missing(choice.at("name"))
+    if name not in names:
+        raise bad_value(choice.at("name"), f"{shown(name)} is none of the tools")
+    return kind, (name,), True
