@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +24,7 @@ CALLS = (
 )
 KINDS = ["thinking", "text", "tool_use", "tool_use"]
 TOOLS = [{"name": name, "description": name, "input_schema": {"type": "object"}} for name in ("weather", "time")]
+PAGE = Path(__file__).parents[4] / "docs/use/messages.md"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 ASKED: dict[str, Any] = {"model": MODEL, "max_tokens": 200, "messages": HI}
 
@@ -151,3 +155,12 @@ async def test_a_stream_that_fails_raises(mesh: FakeMesh, client: Any) -> None:
     with pytest.raises(anthropic.APIStatusError, match="it was engine"):
         async with client.messages.stream(**ASKED) as stream:
             await stream.get_final_message()
+
+
+async def test_the_example_of_the_page_runs(mesh: FakeMesh, capsys: pytest.CaptureFixture[str]) -> None:
+    await mesh.start_target(says("hello the fox"))
+    await mesh.start_door()
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example = example.replace("http://127.0.0.1:8000", mesh.url).replace("smollm2-135m-instruct", MODEL)
+    await asyncio.to_thread(exec, example, {})
+    assert capsys.readouterr().out.startswith("hello the fox end_turn Usage(")
