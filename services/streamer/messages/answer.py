@@ -14,7 +14,7 @@ from services.streamer.choice.generation import Choice, Ending
 from services.streamer.openai.request import Request
 
 # Strings, of which the last may lack its end, and what stands between values.
-_MARKS = re.compile(r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)|[\[\]{},]', re.DOTALL)
+MARKS = re.compile(r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)|[\[\]{},]', re.DOTALL)
 
 
 def message(request: Request, answer_id: str, choice: Choice, said: Said, ending: Ending) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _closed(text: str) -> tuple[str, str]:
     """
     closers: list[str] = []
     end, at_end = 0, ""
-    for mark in _MARKS.finditer(text):
+    for mark in MARKS.finditer(text):
         sign = mark[0]
         if sign[0] == '"':
             continue

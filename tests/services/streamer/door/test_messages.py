@@ -159,6 +159,13 @@ async def test_arguments_leave_while_the_model_writes_them(mesh: FakeMesh, http:
     assert len([each for each in parts if each["index"] == 1]) > 10
 
 
+async def test_half_a_marker_at_the_end_is_text(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("hello <tool_c"))
+    await mesh.start_door()
+    for each in (await whole(http, mesh, tools=TOOLS), joined(await streamed(http, mesh, tools=TOOLS))):
+        assert each["content"] == [{"type": "text", "text": "hello <tool_c"}]
+
+
 async def test_one_call_at_a_time(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await mesh.start_target(says(CALLS))
     await mesh.start_door()
