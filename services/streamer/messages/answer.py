@@ -9,7 +9,7 @@ import orjson
 
 from services.streamer.agents import json_text
 from services.streamer.agents.reader import Said
-from services.streamer.choice import responses
+from services.streamer.choice import chat_shapes, responses
 from services.streamer.choice.generation import Choice, Ending
 from services.streamer.openai.request import Request
 
@@ -48,10 +48,11 @@ def blocks(said: Said) -> list[dict[str, Any]]:
 def ended(request: Request, choice: Choice, ending: Ending) -> dict[str, Any]:
     """Why the answer ended."""
     stop = ending.stop if isinstance(ending.stop, str) else None
-    if ending.reason == "length":
+    reason = chat_shapes.reason(choice, ending)
+    if reason == "length":
         cut = request.max_tokens is not None and choice.sampling.max_tokens < request.max_tokens
         reason = "model_context_window_exceeded" if cut else "max_tokens"
-    elif choice.reader is not None and choice.reader.called:
+    elif reason == chat_shapes.TOOL_CALLS:
         reason = "tool_use"
     else:
         reason = "end_turn" if stop is None else "stop_sequence"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.api.messages import Encode
-from services.api.sampling import MAX_GRAMMAR, PARAMETERS
+from services.api.sampling import MAX_GRAMMAR
 from services.streamer.agents.grammars import json_schema
 from services.streamer.messages.blocks import any_cache_control, missing
 from services.streamer.messages.conversation import check_no_beginning, read_turns
@@ -69,11 +69,8 @@ def parse_messages(values: dict[str, Any], limits: RequestLimits) -> Request:
         raise missing("max_tokens")
     for name, harmless in NOT_SERVED.items():
         fields.only(name, *harmless)
-    same = {name: fields.get(name) for name in SAME}
-    if BUDGET in PARAMETERS:
-        same[BUDGET] = asked.thinking.budget
     request = read_request(
-        BodyFields(same),
+        BodyFields({name: fields.get(name) for name in SAME}),
         limits,
         chat=True,
         model=asked.model,
@@ -91,6 +88,7 @@ def parse_messages(values: dict[str, Any], limits: RequestLimits) -> Request:
         up_to_context=True,
         sampling=replace(request.sampling, grammar=asked.grammar),
         grammar_field="output_config.format" if asked.grammar else "",
+        **_bound(asked.thinking),
     )
 
 
@@ -136,6 +134,12 @@ def _thinking(fields: BodyFields) -> Thinking:
     # Templates have one of these names for it.
     kwargs = {} if kind == ADAPTIVE else dict.fromkeys(("enable_thinking", "thinking"), kind == ENABLED)
     return Thinking(kwargs, budget, display != LEFT_OUT)
+
+
+def _bound(thinking: Thinking) -> dict[str, Any]:
+    """Where chats have a bound of the reasoning, it is that."""
+    bounded = thinking.budget is not None and BUDGET in Request.__dataclass_fields__
+    return {BUDGET: thinking.budget} if bounded else {}
 
 
 def _output(fields: BodyFields) -> tuple[dict[str, str], str]:

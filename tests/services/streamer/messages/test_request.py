@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from services.api.messages import Encode
-from services.api.sampling import PARAMETERS
 from services.streamer.agents.grammars import json_schema
 from services.streamer.messages.request import BUDGET, NOT_SERVED, parse_count, parse_messages
 from services.streamer.openai.errors import ApiError
@@ -106,10 +105,9 @@ def test_thinking_is_said_to_the_template(thinking: Any, kwargs: dict[str, bool]
     assert request.include_reasoning is told
 
 
-@pytest.mark.skipif(BUDGET not in PARAMETERS, reason="this server has no budget for thinking")
+@pytest.mark.skipif(BUDGET not in Request.__dataclass_fields__, reason="chats have no bound of the reasoning")
 def test_a_budget_for_thinking_is_that_of_chats() -> None:
-    sampling = asked(thinking={"type": "enabled", "budget_tokens": 99}).sampling
-    assert getattr(sampling, PARAMETERS[BUDGET].attribute) == 99
+    assert getattr(asked(thinking={"type": "enabled", "budget_tokens": 99}), BUDGET) == 99
 
 
 def test_an_effort_is_said_to_the_template() -> None:
