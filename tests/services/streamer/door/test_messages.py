@@ -231,7 +231,7 @@ async def test_thinking_is_a_block_of_its_own_and_is_counted(mesh: FakeMesh, htt
 
 async def test_an_answer_may_be_held_to_a_schema(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     target = await mesh.start_target(says('{"a": 1}'))
-    await mesh.start_door(reasoning_parser="deepseek_r1")
+    await mesh.start_door()
     told = await whole(http, mesh, output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}})
     assert told["content"] == [{"type": "text", "text": '{"a": 1}'}]
     assert target.asked[0].sampling.grammar

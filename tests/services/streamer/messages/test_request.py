@@ -60,7 +60,7 @@ def test_tools_are_told_in_the_form_that_templates_know() -> None:
         {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": SCHEMA}},
         {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}},
     ]
-    assert request.tools is not None and request.tools.schemas == {"weather": SCHEMA["properties"], "time": {}}
+    assert request.tools is not None and request.tools.parameters == {"weather": SCHEMA, "time": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
