@@ -48,6 +48,9 @@ class Output:
     # values of the taps side by side. The dtype is that of activations: float32 where Options.dtype is float32 and on a
     # CPU without bfloat16 instructions, else bfloat16. None without taps.
     features: torch.Tensor | None = None
+    # What the head reads of the wanted rows, [W, hidden]: the output of the final norm, in the dtype of activations.
+    # None where the network has no head.
+    final: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

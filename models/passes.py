@@ -31,10 +31,21 @@ def forward(
         begin, row = row, row + sum(len(each.tokens) for each in part)
         given = None if hidden is None else hidden[begin:row]
         output = run(part, given)
-        features = None if output.features is None else output.features.clone()
-        made.append(Output(output.logits.clone(), features))
-    kept = [each.features for each in made if each.features is not None]
-    return Output(torch.cat([each.logits for each in made]), torch.cat(kept) if kept else None)
+        made.append(Output(output.logits.clone(), _copied(output.features), _copied(output.final)))
+    return Output(
+        torch.cat([each.logits for each in made]),
+        _joined([each.features for each in made]),
+        _joined([each.final for each in made]),
+    )
+
+
+def _copied(rows: torch.Tensor | None) -> torch.Tensor | None:
+    return None if rows is None else rows.clone()
+
+
+def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    made = [each for each in parts if each is not None]
+    return torch.cat(made) if made else None
 
 
 def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:

@@ -133,10 +133,13 @@ def norm_wanted(
     weight: torch.Tensor,  # [H] float32
     epsilon: float,
     dtype: torch.dtype,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # [W, H]
-    """RMSNorm of residual + delta, of the rows whose logits are wanted."""
+    """RMSNorm of residual + delta, of the rows whose logits are wanted; written to `out` if it is given."""
     count, width = len(rows), residual.shape[1]
-    out = torch.empty(count, width, dtype=dtype, device=residual.device)
+    if out is None:
+        out = torch.empty(count, width, dtype=dtype, device=residual.device)
+    assert out.shape == (count, width) and out.dtype == dtype and out.is_contiguous()
     if count:
         launch(
             norm_wanted_kernel, (count,), residual, delta, rows, weight, out, epsilon, width=width, **_whole_row(width)

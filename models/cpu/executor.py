@@ -73,6 +73,8 @@ class CpuExecutor:
         self._group, self._residual, self._vocab_size = options.group, builder.residual, network.vocab_size
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
         self._hidden = builder.hidden
+        # The norm before the head is the last to write here.
+        self._final = builder.normed[0] if network.head.parts else None
         # Of each of the pages: keys, then values.
         self._attention = [layer.attention for layer in network.layers for _ in range(2)]
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
@@ -126,7 +128,8 @@ class CpuExecutor:
             self._program.run()
         else:
             logits = self._run_with_others(self._group, rows, logits)
-        return Output(logits, None if self._features is None else self._features.view(rows))
+        features = None if self._features is None else self._features.view(rows)
+        return Output(logits, features, None if self._final is None else self._final.view(wanted))
 
     def _run_with_others(self, group: Group, rows: int, logits: torch.Tensor) -> torch.Tensor:
         residual, first = self._residual.view(rows), 0

@@ -180,6 +180,7 @@ class GpuExecutor:
         shape = (self._fixed_rows, self._network.head.outputs)
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
         self._features = self._empty_features(self._fixed_rows)
+        self._final = self._empty_final(self._fixed_rows)
         # Of a network with an entry: where a graph finds what the rows come with.
         shape = (self._fixed_rows, self._network.hidden_size)
         self._hidden = torch.zeros(shape, device=self._device) if self._entry else None
@@ -206,12 +207,14 @@ class GpuExecutor:
                 self._hidden[:rows].copy_(hidden)
             self._graphs.replay(bucket)
             features = None if self._features is None else self._features[:rows]
-            return Output(self._logits[: len(batch.wanted)], features)
+            wanted = len(batch.wanted)
+            return Output(self._logits[:wanted], features, None if self._final is None else self._final[:wanted])
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
-        return Output(self._run(step, len(batch.wanted), features, given), features)
+        final = self._empty_final(len(batch.wanted))
+        return Output(self._run(step, len(batch.wanted), features, given, final=final), features, final)
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -270,13 +273,19 @@ class GpuExecutor:
     def _run_fixed(self, rows: int) -> None:
         with torch.inference_mode():
             given = None if self._hidden is None else self._hidden[:rows]
-            self._run(self._small.fixed_step(rows), rows, self._features, given, self._logits[:rows])
+            final = None if self._final is None else self._final[:rows]
+            self._run(self._small.fixed_step(rows), rows, self._features, given, self._logits[:rows], final)
 
     def _empty_features(self, rows: int) -> torch.Tensor | None:
         if not self._taps:
             return None
         width = len(self._taps) * self._network.hidden_size
         return torch.empty(rows, width, dtype=self._dtype, device=self._device)
+
+    def _empty_final(self, rows: int) -> torch.Tensor | None:
+        if self._head is None:
+            return None
+        return torch.empty(rows, self._network.hidden_size, dtype=self._dtype, device=self._device)
 
     def _run(
         self,
@@ -285,7 +294,9 @@ class GpuExecutor:
         features: torch.Tensor | None,
         hidden: torch.Tensor | None,
         logits: torch.Tensor | None = None,
+        final: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """Logits of the wanted rows, written to `logits` if that is given, as what the head reads is to `final`."""
         residual, delta, beside = self._embedded(step.tokens), None, None
         if self._entry is not None and hidden is not None:
             residual, beside = self._entry(residual, hidden[step.feature_rows])
@@ -302,8 +313,9 @@ class GpuExecutor:
             return residual.new_empty(len(rows), 0)
         if self._norm is None:
             x = (residual[rows] + delta[rows].float()).to(self._dtype)
+            x = x if final is None else final.copy_(x)
         else:
-            x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype)
+            x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype, final)
         own = gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
         return own if self._group is None else self._side_by_side(self._group, own)
 

@@ -76,20 +76,25 @@ class PlainExecutor:
         for source, target in batch.forks.reshape(-1, 2).tolist():
             self.copy_page(source, target)
         if not self.strict:
-            logits, features = self._run(batch, hidden)
+            logits, final, features = self._run(batch, hidden)
         else:
             rows = enumerate(_rows_alone(batch))
             parts = [self._run(row, None if hidden is None else hidden[at : at + 1]) for at, row in rows]
             # They came in the order of the rows.
             order = torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)
-            logits, features = torch.cat([each for each, _ in parts])[order], torch.cat([each for _, each in parts])
+            logits, final, features = (torch.cat(each) for each in zip(*parts, strict=True))
+            logits, final = logits[order], final[order]
+        read = final if self._head else None
         if not self._taps:
-            return Output(logits)
+            return Output(logits, final=read)
         places = torch.from_numpy(batch.feature_rows).long().to(self._device)
-        return Output(logits, torch.empty_like(features).index_copy_(0, places, features))
+        return Output(logits, torch.empty_like(features).index_copy_(0, places, features), read)
 
-    def _run(self, batch: Batch, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the wanted rows, and the features of all rows in their order, [R, 0] without taps."""
+    def _run(
+        self, batch: Batch, hidden: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of the wanted rows the logits and what the head reads; and the features of all rows in their order, [R, 0]
+        without taps."""
         x, beside = self._embedding(torch.from_numpy(batch.tokens).to(self._device)), None
         if self._entry is not None:
             x, beside = self._entry(x, hidden)
@@ -101,10 +106,11 @@ class PlainExecutor:
         if FINAL in self._taps:
             kept[FINAL] = self._norm(x)
         wanted = torch.from_numpy(batch.wanted).to(self._device)
-        logits = self._head(self._norm(x[wanted])).float() if self._head else x.new_empty(len(wanted), 0)
+        final = self._norm(x[wanted])
+        logits = self._head(final).float() if self._head else x.new_empty(len(wanted), 0)
         if self._group is not None:
             logits = self._group.side_by_side(self._filled(logits), self._vocab_size)
-        return logits, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
+        return logits, final, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
 
     def _filled(self, logits: torch.Tensor) -> torch.Tensor:
         """As wide as everyone's: the last rank may have fewer tokens."""

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, Qwen3MoeConfig
 from models.batch import Stretch, make_batch
 from models.cpu.executor import CpuExecutor
 from models.executor import Output
+from models.passes import forward
 from models.plain import PlainExecutor
 from models.taps import FINAL, check_taps
 
@@ -49,6 +50,32 @@ def test_features_are_those_of_transformers_for_every_row(
     parity.assert_close(alone.features, expected[0][:33], "features of a chunk")
     both = run(executor, Stretch(second, 0, tables[1], 8), Stretch(first[33:], 33, tables[0], 16))
     parity.assert_close(both.features, torch.cat([expected[1], expected[0][33:]]), "features of a mixed batch")
+
+
+@parity.every_executor
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_the_head_reads_is_kept_of_the_wanted_rows_alone(
+    name: str, make: parity.MakeExecutor, tmp_path: Path
+) -> None:
+    """Beside taps or not; and in as many calls as an executor needs for the rows."""
+    family, changes = FAMILIES[name]
+    theirs = parity.save_tiny(family, tmp_path, **changes)
+    texts = [parity.random_tokens(count, count) for count in (9, 50, 30)]
+    wanted = (8, 20, 30)
+    expected = [parity.features_of(theirs, text, (FINAL,))[first:] for text, first in zip(texts, wanted, strict=True)]
+    for taps in ((), TAPS):
+        executor, pages = parity.load(tmp_path, make, taps=taps), parity.Pages()
+        stretches = [
+            Stretch(text, 0, pages.take(len(text)), first) for text, first in zip(texts, wanted, strict=True)
+        ]
+        whole = forward(executor, stretches, PAGE).final
+        assert whole is not None
+        parity.assert_close(whole, torch.cat(expected), "what the head reads")
+        whole = whole.clone()
+        executor.max_rows = 32
+        parts = forward(executor, stretches, PAGE).final
+        assert parts is not None
+        parity.assert_close(parts, whole, "in parts")
 
 
 def test_taps_are_the_hidden_states_of_transformers(tmp_path: Path) -> None:

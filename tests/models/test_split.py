@@ -36,6 +36,7 @@ from models.plain import PlainExecutor
 from models.quantized.at_load import CodedWeights
 from models.shards import part_of, shard
 from models.spec import Attention, Cut, Linear, Network, Part
+from models.taps import FINAL
 from models.weights import Weights
 
 TOKENS = parity.random_tokens(70, 5)
@@ -91,6 +92,16 @@ def test_a_split_dense_model_gives_the_logits_and_the_text_of_the_whole_one(
     config_class, changes = DENSE[name]
     parity.save_tiny(config_class, tmp_path, **changes)
     check(tmp_path, count, parity.EXECUTORS[executor])
+
+
+@parity.every_executor
+def test_the_first_rank_has_what_the_head_reads_whole(make: parity.MakeExecutor, tmp_path: Path) -> None:
+    theirs = parity.save_tiny(LlamaConfig, tmp_path)
+    expected = parity.features_of(theirs, TOKENS, (FINAL,))[60:]
+    with ranks.split(tmp_path, 2, make) as split:
+        final = split.forward(make_batch([Stretch(TOKENS, 0, list(range(5)), 60)], parity.PAGE_TOKENS)).final
+        assert final is not None
+        parity.assert_close(final, expected, "what the head reads")
 
 
 @parity.every_executor

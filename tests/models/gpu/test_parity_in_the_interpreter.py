@@ -82,12 +82,17 @@ def test_features_are_those_of_transformers_and_logits_keep_their_bits(name: str
     executor = parity.load(tmp_path, on_cpu, taps=taps)
     tapped = executor.forward(batch)
     parity.assert_close(tapped.features, expected, "features")
+    last = parity.features_of(theirs, first, (FINAL,))[2:]
+    parity.assert_close(without.final, last, "what the head reads")
+    assert tapped.final.tolist() == without.final.tolist()
     assert without.features is None and tapped.logits.tolist() == without.logits.tolist()
     executor._small.put(batch, 8)
     executor._features.fill_(torch.nan)
+    executor._final.fill_(torch.nan)
     executor._run_fixed(8)
     assert executor._features[:5].tolist() == tapped.features.tolist()
     assert executor._logits[:1].tolist() == tapped.logits.tolist()
+    assert executor._final[:1].tolist() == tapped.final.tolist()
 
 
 def test_int8_stays_close(tmp_path: Path) -> None:
