@@ -179,7 +179,8 @@ NO_TLS = "not served: TLS; put a proxy in front (docs/operate/security.md)"
 BY_PRIORITY = "leave it out: requests run by priority, then by arrival"
 SOCKETS = "leave it out: the processes of a machine use sockets, not ports, in the folder --run-dir"
 IN_REQUESTS = "leave it out: set it in each request"
-NO_EMBEDDINGS = "not served: embeddings, scores and classes"
+EMBEDDINGS = "without effect: /v1/embeddings is served beside generation"
+NO_SCORES = "not served: scores and classes; /v1/embeddings needs no flag"
 DOWNLOADED = "write --model FILE, with the file downloaded"
 ROPE = "leave it out: rope is read from the GGUF file or config.json"
 WITH_THE_MODEL = "without effect: a drafter runs on the model's device, with its threads"
@@ -229,8 +230,9 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--override-generation-config", "vLLM", why=IN_REQUESTS),
     _flag("--seed -s", "vLLM, llama.cpp", nothing=("0", "-1"), why=IN_REQUESTS),
     _flag("--random-seed", "SGLang", nothing=("0",), why=IN_REQUESTS),
-    _flag("--task", "vLLM", nothing=("auto", "generate"), why=NO_EMBEDDINGS),
-    _flag("--runner", "vLLM", nothing=("auto", "generate"), why=NO_EMBEDDINGS),
+    _flag("--task", "vLLM", nothing=("auto", "generate", "embed", "embedding"), why=NO_SCORES),
+    _flag("--runner", "vLLM", nothing=("auto", "generate", "pooling"), why=NO_SCORES),
+    _switch("--is-embedding", "SGLang", nothing=("true", "false"), note=EMBEDDINGS),
     # The HTTP server
     _flag("--host", "vLLM, SGLang, FastDeploy, llama.cpp", "host", note="default 127.0.0.1"),
     _flag("--port", "vLLM, SGLang, FastDeploy, llama.cpp", "port", note="default 8000"),
@@ -539,8 +541,11 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--lora --lora-scaled", LLAMA, why=NO_LORA),
     _flag("--control-vector --control-vector-scaled --control-vector-layer-range", LLAMA,
           why="not served: control vectors"),
-    _switch("--embedding --embeddings --rerank --reranking", LLAMA, nothing=OFF, why=NO_EMBEDDINGS),
-    _flag("--pooling", LLAMA, nothing=("none",), why=NO_EMBEDDINGS),
+    _switch("--embedding --embeddings", LLAMA, nothing=("true", "false"), note=EMBEDDINGS),
+    _switch("--rerank --reranking", LLAMA, nothing=OFF, why=NO_SCORES),
+    _flag("--pooling", LLAMA, "pooling", values={"auto": "auto", "last": "last", "mean": "mean"},
+          nothing=("none",),
+          why="write --pooling last or --pooling mean"),
     _flag("-mm --mmproj -mmu --mmproj-url", LLAMA, why=NO_IMAGES),
     _switch("--mmproj-auto --no-mmproj", LLAMA, nothing=("true", "false"),
             note="without effect: there is no projector"),

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from mesh.codec import RawFrame
+from services.api.pooling import LAST
 from services.api.prompt_columns import PromptColumns
 from services.api.sampling import Sampling
 
@@ -129,7 +130,8 @@ class Generate(Message, frozen=True):
     already delivered, which count against max_tokens. A lower `priority` goes first. Pages are shared between requests
     of one `cache_salt`, text and drafts within one `namespace` (empty: none). `prediction` is the answer that the
     caller expects. With `timeline` the answer has `spans`. Requests that wait are admitted in turn by `caller`, an
-    id of the API key. `pages_from` is a worker that may have pages of this text, or is to compute them."""
+    id of the API key. `pages_from` is a worker that may have pages of this text, or is to compute them. With `pooling`
+    (services/api/pooling.py) the answer is the embedding of the prompt, in Finished, and there are no tokens."""
 
     request_id: str
     attempt: int
@@ -144,6 +146,7 @@ class Generate(Message, frozen=True):
     timeline: bool = False
     caller: str = ""
     pages_from: str = ""
+    pooling: str = ""
 
 
 # 2b. worker -> worker: pages of a text (docs/operate/split.md) ----------------------------------------------------
@@ -387,7 +390,8 @@ FinishReason = Literal["stop", "length"]
 
 
 class Finished(Message, frozen=True):
-    """The request is complete. `stop_token` is the EOS or stop id that ended it; Tokens don't include it."""
+    """The request is complete. `stop_token` is the EOS or stop id that ended it; Tokens don't include it. `embedding`
+    (float32, little-endian, as pooled: not normalised) is there if the request has `pooling`."""
 
     request_id: str
     attempt: int
@@ -398,6 +402,7 @@ class Finished(Message, frozen=True):
     stop_token: int | None = None
     speculation: SpeculationStats = SpeculationStats()
     spans: list[Span] = []  # as in Tokens
+    embedding: bytes = b""
 
 
 class Failed(Message, frozen=True):
@@ -476,6 +481,9 @@ class ModelCard(Message, frozen=True):
     speculation: Speculation = Speculation()
     # Identifies the vocabulary: text learned for one model is used for others with the same one.
     vocabulary: str = ""
+    # Numbers of an embedding, and how rows are pooled for a request that doesn't say.
+    embedding_size: int = 0
+    pooling: str = LAST
 
 
 # 7. streamer -> introspection of any process -----------------------------------------------------------------

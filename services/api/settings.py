@@ -27,6 +27,7 @@ from services.api.methods import AUTO, COMPILED, HYBRID_FIRST, HYBRID_THEN, METH
 from services.api.nodes import WORKER_NODE, meeting_endpoint, problems_of
 from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
+from services.api.pooling import POOLINGS
 from services.api.sampling_defaults import API_ONLY
 from services.api.settings_file import read_file
 from services.api.speculative_config import FLAGS, translate, unread
@@ -66,6 +67,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("executor", "auto", "Implementation of the forward pass: triton (GPU), compiled (CPU) or plain (PyTorch); auto: the first that the machine supports", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
     _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on prompt chunks; fast: they may, where that is faster", kind="choice", choices=("strict", "fast"), roles="worker"),
     _row("engine", "torch", "torch runs the model; mock makes up tokens by mock_profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
+    _row("pooling", AUTO, "How hidden states become an embedding in requests that don't say: last: that of the last token; mean: their mean; auto: as 1_Pooling/config.json in the model's folder says, else last", kind="choice", choices=(AUTO, *POOLINGS), roles="worker"),
     _row("mock_profile", "{}", "Profile of the mock engine as JSON: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),
     _row("generation_config", AUTO, "Sampling of requests that set none: auto: temperature, top_p, top_k, min_p and repetition_penalty of the model's generation_config.json; vllm: temperature 1 and no other, whatever the model's file says", kind="choice", choices=(AUTO, API_ONLY), roles="streamer"),
     # The HTTP server

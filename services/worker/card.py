@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from services.api.messages import ModelCard, Speculation
-from services.api.methods import METHODS
+from services.api.methods import AUTO, METHODS
+from services.api.pooling import LAST, POOLINGS
 from services.api.ranks import ranks_by_phase, ranks_of
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.worker.loading import model_name, served_methods
@@ -75,7 +76,17 @@ def card_of(settings: Settings, limits: Limits, facts: Facts) -> ModelCard:
         strict=facts.strict,
         speculation=_own_choice(limits),
         vocabulary=facts.vocabulary,
+        embedding_size=facts.hidden_size,
+        pooling=pooling_for(settings, facts),
     )
+
+
+def pooling_for(settings: Settings, facts: Facts) -> str:
+    if settings.pooling != AUTO:
+        return str(settings.pooling)
+    if facts.pooling and facts.pooling not in POOLINGS:
+        log.warning("the model pools by %s, which isn't served: embeddings are of the last token", facts.pooling[:80])
+    return facts.pooling if facts.pooling in POOLINGS else LAST
 
 
 def _own_choice(limits: Limits) -> Speculation:

@@ -181,7 +181,7 @@ class Fetcher:
     async def fetch(self, generate: Generate, sequence_id: int, push: Push, left: float | None) -> Came | None:
         """None: the other worker's first token was the last, and `push` got the end."""
         lender = self._lender(generate.pages_from)
-        if lender is None or generate.sampling.prompt_logprobs >= 0:
+        if lender is None or generate.sampling.prompt_logprobs >= 0 or generate.pooling:
             return Came(generate)
         runs = False
         try:

@@ -21,6 +21,7 @@ from models.config import read_network
 from models.executor import Executor, Options
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
 from models.parameters import parameter_count
+from models.pooling import read_pooling
 from models.quantized.at_load import CodedWeights, weights_of
 from models.sources import ModelError, check_folder
 from models.spec import Network
@@ -201,6 +202,8 @@ def _facts(
         branch_pages=options.branch_pages,
         max_sequences=plan.max_sequences,
         max_step_tokens=plan.max_step_tokens,
+        hidden_size=network.hidden_size,
+        pooling=read_pooling(folder),
     )
 
 

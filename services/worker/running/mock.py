@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from services.api.drafter import Draft
+from services.api.pooling import MEAN
 from services.api.prompt_columns import PromptColumns
 from services.worker.running.runner import Facts
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
@@ -21,6 +22,7 @@ from services.worker.running.work import Drafted, Logprob, NewSequence, Result, 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens
 BRANCH_PAGES = 1 << 20  # trees cost it nothing
+EMBEDDING_SIZE = 16
 FIRST = 100  # the lowest id of the cycle: above the special tokens of the usual tokenizers
 
 
@@ -106,6 +108,7 @@ class MockRunner:
             path="mock engine",
             vocabulary=f"mock-{profile.vocab_size}-{profile.seed}",
             branch_pages=BRANCH_PAGES,
+            hidden_size=EMBEDDING_SIZE,
         )
         self.profile = profile
         self.steps = 0
@@ -146,7 +149,9 @@ class MockRunner:
             self._sleep(left)
         verdicts = [self._verdict(item) if item.verify else None for item in self._work.items]
         scores = {item.sequence_id: self._score(item) for item in self._work.items if item.scored}
-        return Result(verdicts, self._now() - self._began, scores)
+        pooled = [item.sequence_id for item in self._work.items if item.pooled and item.verify]
+        embeddings = {sequence_id: self._embedding(self._known[sequence_id]) for sequence_id in pooled}
+        return Result(verdicts, self._now() - self._began, scores, embeddings)
 
     def draft(self) -> Drafted:
         return Drafted()
@@ -198,6 +203,11 @@ class MockRunner:
             top_ids=array("i", [each.id for each in top]).tobytes(),
             top_logprobs=array("f", [each.logprob for each in top]).tobytes(),
         )
+
+    def _embedding(self, known: NewSequence) -> bytes:
+        """Made up of the prompt and how it is pooled."""
+        seed = hash((known.pooling == MEAN, *known.text))
+        return array("f", [1.0 + (seed >> 3 * at) % 8 for at in range(EMBEDDING_SIZE)]).tobytes()
 
     def _key(self, known: NewSequence) -> int:
         sampling = known.sampling

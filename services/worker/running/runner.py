@@ -34,6 +34,10 @@ class Facts:
     # As set, or by the device.
     max_sequences: int = 64
     max_step_tokens: int = 512
+    # Numbers of an embedding; 0: there are none.
+    hidden_size: int = 0
+    # How the model's folder says that hidden states are pooled; "": it says nothing.
+    pooling: str = ""
 
 
 class PageMemory(Protocol):

@@ -24,6 +24,7 @@ from services.worker.grammar.drafting import drafts_within
 from services.worker.grammar.state import RowMasks
 from services.worker.running.masking import FAULT, Masking
 from services.worker.running.page_memory import PageMemory
+from services.worker.running.pooling import Pool, pool
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
@@ -31,6 +32,7 @@ from services.worker.running.verifier import Verifier
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
+NO_EMBEDDING = "the model gave hidden states that are not finite"
 
 
 class Model(Protocol):
@@ -95,6 +97,7 @@ class TorchRunner:
         self._model = model
         self._drafters = drafters or NoDrafters()
         self._samplers: dict[int, Sampler] = {}
+        self._pools: dict[int, Pool] = {}
         self._masking = Masking()
         self._work = Work()
         self._output: Output | None = None
@@ -123,10 +126,13 @@ class TorchRunner:
         self._work = work
         for sequence_id in work.ended:
             self._samplers.pop(sequence_id, None)
+            self._pools.pop(sequence_id, None)
         self._drafters.forget(work.ended)
         for new in work.new:
             self._samplers[new.sequence_id] = Sampler(new, self.facts, self.grammars)
             self._drafters.join(new)
+            if new.pooling:
+                self._pools[new.sequence_id] = Pool()
         self._masking.begin(
             [(item, rows) for item in work.items if item.verify and (rows := self._samplers[item.sequence_id].grammar)]
         )
@@ -140,17 +146,20 @@ class TorchRunner:
         with torch.inference_mode():
             output, self._output = self._output or self._forward(), None
             work = self._work
+            embeddings = self._pool(work.items, output)
             logits, scores = self._score(work.items, output.logits)
             verdicts = self._verify(work.items, logits, self._masking.take())
             for index, item in enumerate(work.items):
                 if item.scored and item.sequence_id not in scores:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
+                if item.pooled and item.verify and item.sequence_id not in embeddings:
+                    verdicts[index] = Verdict([], 0, failure=NO_EMBEDDING)
                 if (verdict := verdicts[index]) is not None:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
             # A copy, because the model overwrites its own in the next step. It is made here, because a call into torch
             # behind `emit` lets the event loop run: it sends all of the step's tokens while the next step waits.
             self._finished = verdicts, None if output.features is None else output.features.clone()
-            return Result(verdicts, time.perf_counter() - self._began, scores)
+            return Result(verdicts, time.perf_counter() - self._began, scores, embeddings)
 
     def draft(self) -> Drafted:
         assert self._finished is not None, "behind a step that is finished"
@@ -164,12 +173,19 @@ class TorchRunner:
         self._began = time.perf_counter()
         return self._model.forward([_rows(item) for item in self._work.items])
 
-    def _score(self, items: list[SequenceWork], logits: torch.Tensor) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
+    def _pool(self, items: list[SequenceWork], output: Output) -> dict[int, bytes]:
+        if not any(item.pooled for item in items):
+            return {}
+        assert output.final is not None
+        return pool(items, output.final, self._pools)
+
+    def _score(
+        self, items: list[SequenceWork], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
         """The logits of the rows to be verified, and what is asked of the prompts' rows."""
-        scored = [item.sequence_id for item in items if item.scored]
-        if not scored:
+        if not any(item.unverified for item in items):
             return logits, {}
-        counts = {sequence_id: self._samplers[sequence_id].prompt_logprobs for sequence_id in scored}
+        counts = {item.sequence_id: self._samplers[item.sequence_id].prompt_logprobs for item in items if item.scored}
         return score(self._model.verifier, items, logits, counts)
 
     def _verify(

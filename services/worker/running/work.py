@@ -21,7 +21,8 @@ class NewSequence:
     `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
     drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees. `lent`: another worker
     gets its pages, with what the drafter keeps in them. `weighed`: how much of a draft is verified depends on its
-    tokens (method auto), so they are verified as certain and not as sampled."""
+    tokens (method auto), so they are verified as certain and not as sampled. `pooling`: how the hidden states of its
+    prompt become an embedding; "": they don't."""
 
     sequence_id: int
     sampling: Sampling
@@ -32,6 +33,7 @@ class NewSequence:
     trees: bool = False
     lent: bool = False
     weighed: bool = False
+    pooling: str = ""
 
 
 @dataclass(slots=True)
@@ -46,7 +48,9 @@ class SequenceWork:
     `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's
     drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
     below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
-    before it, and these rows are the last ones before the row that verifies, if there is one.
+    before it, and these rows are the last ones before the row that verifies, if there is one. `pooled`: of so many of
+    the last tokens the hidden states are pooled; such a sequence has no draft, and the step that verifies it gives its
+    embedding.
     """
 
     sequence_id: int
@@ -58,6 +62,7 @@ class SequenceWork:
     next_budget: int = 0
     next_floor: float = 0.0
     scored: list[int] = field(default_factory=list)
+    pooled: int = 0
 
     @property
     def rows(self) -> int:
@@ -71,7 +76,12 @@ class SequenceWork:
     @property
     def logits_from(self) -> int:
         """The first of `tokens` whose row has logits; their number: only rows of the draft have some, or none."""
-        return len(self.tokens) - self.verify - len(self.scored)
+        return len(self.tokens) - self.verify - self.unverified
+
+    @property
+    def unverified(self) -> int:
+        """Rows of `tokens` that have logits and aren't verified."""
+        return len(self.scored) or max(0, self.pooled - self.verify)
 
 
 class DraftBudget(NamedTuple):
@@ -119,11 +129,13 @@ class Verdict:
 @dataclass(slots=True)
 class Result:
     """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown.
-    `prompt_logprobs`: by sequence, those of the tokens to be scored."""
+    `prompt_logprobs`: by sequence, those of the tokens to be scored. `embeddings`: by sequence, of those that were
+    verified and have `pooling`; float32."""
 
     verdicts: list[Verdict | None]
     seconds: float = 0.0
     prompt_logprobs: dict[int, PromptColumns] = field(default_factory=dict)
+    embeddings: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

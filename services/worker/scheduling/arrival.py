@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.api import strategies as policy
 from services.api.messages import LONGEST_CALLER, LONGEST_SALT, MOST_PRIORITY, Failed, Generate
 from services.api.methods import AUTO, METHODS, NAIVE, OFF, method_for
+from services.api.pooling import POOLINGS
 from services.api.sampling import problem, stop_ids
 from services.worker.scheduling.events import Arrived
 from services.worker.scheduling.limits import Limits
@@ -18,13 +19,15 @@ def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) ->
     if waiting >= limits.max_waiting:
         return failed(generate, "overloaded", "too many requests wait for this worker", retryable=True)
     wrong = (
-        problem(generate.token_ids, generate.prompt_tokens, generate.sampling, limits.vocab_size)
+        _cannot_pool(generate)
+        or problem(generate.token_ids, generate.prompt_tokens, generate.sampling, limits.vocab_size)
         or _unknown(generate, limits)
         or _out_of_range(generate)
     )
     if wrong:
         return failed(generate, "invalid", wrong)
-    if generate.prompt_tokens >= limits.max_length:
+    # The prompt of an embedding may fill the context.
+    if generate.prompt_tokens >= limits.max_length + bool(generate.pooling):
         return failed(
             generate,
             "too_long",
@@ -38,6 +41,17 @@ def _unknown(generate: Generate, limits: Limits) -> str:
     if asked.method not in ("", OFF, *limits.methods):
         return f"speculation method {asked.method[:40]!r} is not known here"
     return policy.problem(asked, limits.verification, limits.allow_lossy)
+
+
+def _cannot_pool(generate: Generate) -> str:
+    if not generate.pooling:
+        return ""
+    if generate.pooling not in POOLINGS:
+        return f"pooling {generate.pooling[:40]!r} is not known here"
+    sampling = generate.sampling
+    if sampling.max_tokens or sampling.prompt_logprobs >= 0 or len(generate.token_ids) != generate.prompt_tokens:
+        return "an embedding is of a prompt alone: no tokens, and no log-probabilities"
+    return ""
 
 
 def _out_of_range(generate: Generate) -> str:
@@ -54,7 +68,7 @@ def make_sequence(event: Arrived, limits: Limits, tallies: dict[tuple[str, str],
     """The sequence of a request that wasn't refused."""
     generate = event.generate
     asked = generate.speculation
-    method = method_for(asked.method, limits.method, bool(generate.prediction))
+    method = NAIVE if generate.pooling else method_for(asked.method, limits.method, bool(generate.prediction))
     verification = policy.verification_for(asked, limits.verification, generate.sampling)
     drafter = drafter_for(method, limits)
     # With auto, text drafts and learned ones are verified as one tree.

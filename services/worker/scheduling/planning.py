@@ -215,9 +215,10 @@ class Planner:
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
             tokens, pages = sequence.token_ids[item.start : end], sequence.pages[:]
             scored = sequence.to_score(item.start, end) if sequence.scores else []
+            pooled = sequence.to_pool(item.start, end)
             work.append(
                 SequenceWork(
-                    sequence.sequence_id, tokens, item.start, pages, item.verify, draft, budget, floor, scored
+                    sequence.sequence_id, tokens, item.start, pages, item.verify, draft, budget, floor, scored, pooled
                 )
             )  # fmt: skip
         return work

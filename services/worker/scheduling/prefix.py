@@ -56,9 +56,9 @@ class Sharing:
             return Found([], 0)
         whole = self._name(sequence)
         keys = sequence.keys
-        if sequence.scores:
-            # Rows whose log-probabilities are wanted are computed, whether or not their keys and values are there.
-            pages = self.cache.find(keys[1 : (sequence.scored - 1) // self._page_tokens + 1])
+        if sequence.wants_rows:
+            # Rows that are scored or pooled are computed, whether or not their keys and values are there.
+            pages = self.cache.find(keys[1 : sequence.first_wanted // self._page_tokens + 1])
             return Found(pages, len(pages) * self._page_tokens)
         pages = self.cache.find(keys[1 : whole + 1])
         computed = len(pages) * self._page_tokens

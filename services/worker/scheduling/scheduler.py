@@ -108,7 +108,7 @@ class Scheduler:
             self.planner.held.release(event.sequence_id)
             return
         sequence = make_sequence(event, self.limits, self.tallies)
-        if sequence.length >= sequence.limit and not sequence.scores:
+        if sequence.length >= sequence.limit and not (sequence.scores or sequence.pooling):
             # Nothing to generate (max_tokens 0, or an earlier attempt lost only its Finished).
             sequence.end_reason = "length"
             self._out.append(Finish(event.sequence_id, self._finished(sequence)))
@@ -164,6 +164,7 @@ class Scheduler:
         return NewSequence(
             sequence.sequence_id, sequence.sampling, sequence.verification, sequence.prompt_tokens,
             sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent, sequence.method == AUTO,
+            sequence.pooling,
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:
@@ -174,6 +175,8 @@ class Scheduler:
             sequence = item.sequence
             if sequence.scores and (scored := scores.get(sequence.sequence_id)) is not None:
                 self._out += [Emit(sequence.sequence_id, tokens) for tokens in sequence.told_of_prompt(scored)]
+            if sequence.pooling:
+                sequence.embedding = event.result.embeddings.get(sequence.sequence_id, b"")
             self._commit(item, verdict, draft)
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:
@@ -210,6 +213,7 @@ class Scheduler:
             completion_tokens=sequence.generated,
             stop_token=sequence.stop_token,
             speculation=sequence.stats(),
+            embedding=sequence.embedding,
         )
 
     def _fail(self, sequence: Sequence, reason: str, message: str, retryable: bool = False) -> None:

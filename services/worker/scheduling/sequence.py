@@ -17,6 +17,7 @@ from array import array
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
 from services.api.messages import FinishReason, Generate, Run, SpeculationStats, TokenLogprob, Tokens, TopToken
+from services.api.pooling import LAST, MEAN
 from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import parts, tokens_in
 from services.api.strategies import Verification
@@ -106,6 +107,11 @@ class Sequence:
         self.min_length = self.prompt_tokens + (0 if self.sampling.grammar else self.sampling.min_tokens)
         # The next prompt token whose log-probability is wanted (the first has none); prompt_tokens: none any more.
         self.scored = 1 if self.sampling.prompt_logprobs >= 0 else self.prompt_tokens
+        # How its prompt becomes an embedding ("": it doesn't), the next token whose hidden state is pooled, and the
+        # embedding.
+        self.pooling = generate.pooling
+        self.pool_from = {"": self.prompt_tokens, LAST: self.prompt_tokens - 1, MEAN: 0}[generate.pooling]
+        self.embedding = b""
         self.stop_ids = stop_ids
         self.stop_token: int | None = None
         self.end_reason: FinishReason | None = None
@@ -148,6 +154,16 @@ class Sequence:
         return self.scored < self.prompt_tokens
 
     @property
+    def first_wanted(self) -> int:
+        """The first token of the prompt whose row gives more than keys and values, the last one aside."""
+        return min(self.scored - 1, self.pool_from)
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether there is one."""
+        return self.scores or self.pool_from < self.prompt_tokens - 1
+
+    @property
     def longest_chunk(self) -> int:
         """Most tokens of its text that a step may compute. While its prompt is scored all rows of a chunk have logits,
         but for the last one if it verifies: what comes behind the prompt waits."""
@@ -158,6 +174,10 @@ class Sequence:
     def to_score(self, start: int, end: int) -> list[int]:
         """The prompt tokens to be scored by the rows of positions start..end-1: each gives the token behind it."""
         return self.token_ids[max(start + 1, self.scored) : min(end + 1, self.prompt_tokens)]
+
+    def to_pool(self, start: int, end: int) -> int:
+        """How many of the last rows of positions start..end-1 are pooled."""
+        return max(0, end - max(start, self.pool_from)) if self.pooling else 0
 
     @property
     def wants_draft(self) -> bool:
@@ -203,6 +223,7 @@ class Sequence:
     def computed_chunk(self, count: int) -> None:
         """A chunk of the prompt was computed."""
         self.computed += count
+        self.pool_from = max(self.pool_from, self.computed)
 
     def told_of_prompt(self, columns: PromptColumns) -> list[Tokens]:
         """Log-probabilities of the prompt were computed. Returns them as messages."""

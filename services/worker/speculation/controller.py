@@ -312,8 +312,8 @@ class Controller:
     def commit(self, work: Work, result: Result) -> None:
         """Learn from a step. The texts contain its tokens already."""
         if result.seconds > 0:
-            # Rows of a prompt that is scored cost more than others.
-            if not result.prompt_logprobs:
+            # Rows of a prompt that is scored or pooled cost more than others.
+            if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
                 self.cost_model.learn(*size_of(work.items), result.seconds)
             self._probes.passed(result.seconds)
         if self._rest.rests:

@@ -8,8 +8,11 @@ the text that came of its own verdicts. The rest of a page is poison as soon as 
 
 from __future__ import annotations
 
+from array import array
+
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
+from services.api.pooling import LAST
 from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.running.runner import Facts
@@ -48,6 +51,15 @@ def scores_of(prompt: list[int]) -> list[float]:
     return scores
 
 
+def embedding_of(prompt: list[int], pooling: str) -> bytes:
+    """What all tokens so far come to, at each pooled row: one too many, too few or in another order shows."""
+    value, values = START, []
+    for token in prompt:
+        value = after(value, token)
+        values.append(value)
+    return array("q", values[-1:] if pooling == LAST else values).tobytes()
+
+
 def alone(prompt: list[int], max_tokens: int, context: int, eos_every: int = 0) -> tuple[list[int], str]:
     """The text and the reason of its end, as naive decoding without any batch gives them."""
     text = list(prompt)
@@ -67,6 +79,7 @@ class PagedFake:
         # By sequence: the salt of its request, which no work tells. Pages of one salt aren't another's.
         self.salts: dict[int, str] = {}
         self._texts: dict[int, list[int]] = {}
+        self._pooled: dict[int, list[int]] = {}
         self._work = Work()
         self._eos_every = eos_every
         # By page and place: (salt, what all tokens so far come to, the token).
@@ -93,8 +106,9 @@ class PagedFake:
         trees = [(item.draft.parents, item.start) for item in items if item.draft.parents]
         assert sum(own_pages(parents, start, size) for parents, start in trees) <= BRANCH_PAGES
         scores = {item.sequence_id: self._score(item) for item in items if item.scored}
+        embeddings = {item.sequence_id: made for item in items if item.pooled and (made := self._pool(item))}
         verdicts = [self._verdict(item) if item.verify else self._look(item) for item in items]
-        return Result(verdicts, prompt_logprobs=scores)
+        return Result(verdicts, prompt_logprobs=scores, embeddings=embeddings)
 
     def draft(self) -> Drafted:
         return Drafted()
@@ -128,6 +142,12 @@ class PagedFake:
         assert item.scored == text[first + 1 : first + 1 + len(item.scored)]
         values = [self._at(item, first + place)[1] for place in range(len(item.scored))]
         return pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
+
+    def _pool(self, item: SequenceWork) -> bytes:
+        """The embedding, once its last row is there."""
+        pooled = self._pooled.setdefault(item.sequence_id, [])
+        pooled += [self._at(item, position)[1] for position in range(item.position - item.pooled, item.position)]
+        return array("q", pooled).tobytes() if item.verify else b""
 
     def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)

@@ -58,6 +58,14 @@ def test_facts_are_the_models_own(tmp_path: Path) -> None:
     assert facts.eos_token_ids == (7, 8) and facts.path_name == tmp_path.name
     assert facts.parameters == sum(p.numel() for p in theirs.parameters())
     assert facts.pages + facts.branch_pages == (8 << 20) // PAGE_BYTES
+    assert (facts.hidden_size, facts.pooling) == (64, "")
+
+
+def test_a_folder_says_how_its_hidden_states_are_pooled(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    assert load(tmp_path).facts.pooling == "mean"
 
 
 def test_pages_from_free_memory_are_no_more_than_the_sequences_can_use(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from driving import repeat_what_followed, request, run_all
+from msgspec.structs import replace
 
-from services.worker.running.mock import CYCLE, FIRST, MockFailure, MockRunner, Profile
+from services.api.pooling import POOLINGS
+from services.worker.running.mock import CYCLE, EMBEDDING_SIZE, FIRST, MockFailure, MockRunner, Profile
 from services.worker.running.work import Work
 from services.worker.scheduling.sequence import Sequence
 
@@ -45,6 +47,18 @@ def test_acceptance_is_how_often_a_guess_on_the_cycle_is_right(acceptance: float
     # Off the cycle a token may still be the next one of it, by chance.
     expected = acceptance + (1 - acceptance) / CYCLE
     assert tally.accepted / tally.drafted == pytest.approx(expected, abs=0.04)
+
+
+def test_an_embedding_is_of_the_prompt_and_the_pooling() -> None:
+    def embedding(prompt: list[int], pooling: str) -> bytes:
+        wanted = replace(request(prompt, max_tokens=0), pooling=pooling)
+        [outcome], _ = run_all(MockRunner(Profile()), [wanted], max_step_tokens=3)
+        return outcome.finished.embedding
+
+    prompts = [[100, 101, 102, 103, 104], [100, 101, 102, 103, 105]]
+    made = [embedding(prompt, pooling) for prompt in prompts for pooling in POOLINGS]
+    assert len(set(made)) == 4 and {len(each) for each in made} == {4 * EMBEDDING_SIZE}
+    assert made[0] == embedding(prompts[0], POOLINGS[0])
 
 
 def test_it_ends_texts_as_often_as_asked_but_not_before_min_tokens() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from driving import request
 from msgspec.structs import replace
-from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token, scores_of
+from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, embedding_of, next_token, scores_of
 
 from services.api.draft_tree import possible
 from services.api.drafter import Draft
 from services.api.messages import Failed, Finished
+from services.api.pooling import POOLINGS
 from services.api.prompt_logprobs import unpack
 from services.worker.running.work import DraftBudget, size_of
 from services.worker.scheduling import limits
@@ -45,6 +46,7 @@ class Told:
     cancelled: bool = False
     scored: bool = False
     scores: list[float] = field(default_factory=list)
+    pooling: str = ""
 
 
 class World:
@@ -95,11 +97,14 @@ class World:
             told = self.told[sequence_id] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
             if chance.random() < 0.2:
                 told.scored, told.max_tokens = True, chance.choice([0, 1, 20])
+            elif chance.random() < 0.2:
+                told.pooling, told.max_tokens = chance.choice(POOLINGS), 0
             method = chance.choice(["", "", "ngram", "auto", "off"])
             generate = replace(
                 request(prompt, max_tokens=told.max_tokens, method=method, prompt_logprobs=told.scored - 1),
                 cache_salt=salt,
                 priority=priority,
+                pooling=told.pooling,
                 namespace=chance.choice(["", "n", "m"]),
             )
             self.hear(self.scheduler.handle(Arrived(generate, sequence_id, deadline, self.now)))
@@ -135,7 +140,7 @@ class World:
         drafts = {each.sequence_id: self.guess(each) for each in sequences if chance.random() < 0.9}
         work = scheduler.place(drafts, {each.sequence_id: DraftBudget(3) for each in sequences})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
-        assert sum(len(item.scored) for item in work.items) <= SCORED_ROWS + len(work.items)
+        assert sum(item.unverified for item in work.items) <= SCORED_ROWS + len(work.items)
         for item, sequence in zip(work.items, sequences, strict=True):
             assert possible(item.draft.tokens, item.draft.parents)
             assert not item.draft.tokens or sequence.wants_draft
@@ -203,6 +208,7 @@ class World:
                 if isinstance(end, Finished):
                     assert (told.ids, end.reason, told.scores) == (text, reason, scores)
                     assert end.completion_tokens == len(text)
+                    assert end.embedding == (embedding_of(told.prompt, told.pooling) if told.pooling else b"")
                     # The last token of a prompt is always computed.
                     assert end.cached_tokens < len(told.prompt)
                 else:
