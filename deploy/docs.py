@@ -198,6 +198,19 @@ def request_fields() -> str:
     )
 
 
+def embedding_fields() -> str:
+    from services.streamer.openai.embeddings import ALSO, ROWS
+
+    return table(
+        ("field", "accepted", "meaning"),
+        ((f"`{name}`", row.accepted or _one_of(row.described()), row.help) for name, row in {**ROWS, **ALSO}.items()),
+    )
+
+
+def _one_of(schema: dict[str, Any]) -> str:
+    return f"one of {', '.join(schema['enum'])}" if "enum" in schema else str(schema["type"])
+
+
 def _fields(struct: Any) -> Iterator[str]:
     import msgspec
 
@@ -334,6 +347,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cards": cards,
     "commands": commands,
     "messages": messages,
+    "embedding_fields": embedding_fields,
     "request_fields": request_fields,
     "metrics": metrics,
 }

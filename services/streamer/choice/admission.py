@@ -94,6 +94,11 @@ class Admission:
         self.running = 0
         self.draining = False
 
+    @property
+    def most(self) -> int:
+        """The most choices of one request."""
+        return self._max_waiting
+
     def admit(self, weight: int, caller: bytes = b"") -> AdmissionTicket:
         """A ticket to enter (`async with`), or the reason why not. Nothing is counted before it is entered. `caller`:
         the API key."""

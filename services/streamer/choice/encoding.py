@@ -27,7 +27,8 @@ from services.streamer.choice.generation import Choice
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.routing import key_of
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
-from services.streamer.openai.request import Prompt, Request, answer_length, too_long
+from services.streamer.openai.prompts import Prompt
+from services.streamer.openai.request import Request, answer_length, too_long
 from services.streamer.openai.sampling import check_ids, check_something_is_left
 from services.streamer.openai.speculation import longest_draft
 from services.streamer.openai.tools import Tools

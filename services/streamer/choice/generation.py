@@ -72,6 +72,9 @@ class Choice:
     echo: Echo | None = None  # None: nothing is said of the prompt
     reader: AnswerReader | None = None  # None: its text is the answer
     reasoning_tokens: int | None = None  # once it has ended, if its reasoning is read
+    # How its prompt becomes an embedding, which is then all that comes of it; "": it doesn't.
+    pooling: str = ""
+    embedding: bytes = b""
 
     @property
     def prompt_told(self) -> bool:
@@ -153,7 +156,7 @@ async def _attempts(run: _Run) -> Ending:
             if not choice.tokens and not peers.retries.again(now()):
                 raise _not_again() from error
             quarantine.left(case)
-        if len(choice.tokens) >= choice.sampling.max_tokens and choice.prompt_told:
+        if len(choice.tokens) >= choice.sampling.max_tokens and choice.prompt_told and not choice.pooling:
             # It was lost between its last token and its Finished.
             return await _end_of_length(choice, run.audience)
         choice.attempt += 1
@@ -260,11 +263,20 @@ async def _take(choice: Choice, item: Tokens | Finished | Failed, audience: Audi
         raise _refused(item.reason, item.message)
     if choice.timeline is not None:
         choice.timeline.came(item.spans)
+    if choice.pooling:
+        return _embedded(choice, item)
     if choice.echo is not None and not choice.echo.complete:
         await _show_prompt(choice, choice.echo, item, audience)
     if isinstance(item, Finished):
         return await _finish(choice, item, audience)
     return await _show(choice, item, audience)
+
+
+def _embedded(choice: Choice, item: Tokens | Finished) -> Ending:
+    if isinstance(item, Tokens) or not item.embedding:
+        raise _Broken("the embedding is missing")
+    choice.embedding = item.embedding
+    return Ending(item.reason, 0, item.cached_tokens, None)
 
 
 async def _show_prompt(choice: Choice, echo: Echo, item: Tokens | Finished, audience: Audience) -> None:
@@ -299,6 +311,7 @@ def _message(choice: Choice, pages_from: str = "") -> Generate:
         timeline=choice.timeline is not None,
         caller=choice.caller,
         pages_from=pages_from,
+        pooling=choice.pooling,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +20,15 @@ from services.streamer.choice import chat_shapes, responses
 from services.streamer.choice.delivery import Piece, join
 from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Audience, Choice, Ending, generate
+from services.streamer.choice.lanes import in_lanes
 from services.streamer.choice.responses import WholeChoice
-from services.streamer.choice.turns import A_SLICE
+from services.streamer.choice.turns import A_SLICE, Turns
 from services.streamer.door.bodies import JSON
 from services.streamer.door.metrics import RequestTimes
 from services.streamer.door.sse import DONE, ChunkForm, EventStream, event
-from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import Request
 
-# Units of work (turns.py): of a choice, to begin it; of a message of tokens, whatever it holds.
-A_CHOICE = 100
+# Units of work (turns.py) of a message of tokens, whatever it holds.
 A_MESSAGE = 5
 
 
@@ -50,24 +49,13 @@ def new_id(request: Request) -> str:
 async def run(exchange: Exchange, audience: Audience) -> list[Ending]:
     """Runs all choices to their end; the first that fails cancels the others."""
     choices = exchange.choices
-    if len(choices) == 1:  # the common case needs no further task
-        return [await _one(exchange, choices[0], audience)]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = []
-            for each in choices:
-                await exchange.turns.take(A_CHOICE)
-                tasks.append(group.create_task(_one(exchange, each, audience)))
-    except ExceptionGroup as errors:
-        told = [each for each in errors.exceptions if isinstance(each, ApiError)]
-        raise (told or errors.exceptions)[0] from None
-    return [task.result() for task in tasks]
 
+    async def one(choice: Choice) -> Ending:
+        ending = await generate(choice, exchange.peers, audience, exchange.deadline)
+        await audience.ended(choice, ending)
+        return ending
 
-async def _one(exchange: Exchange, choice: Choice, audience: Audience) -> Ending:
-    ending = await generate(choice, exchange.peers, audience, exchange.deadline)
-    await audience.ended(choice, ending)
-    return ending
+    return await in_lanes(one, choices, len(choices), exchange.turns)
 
 
 class Whole:
@@ -115,13 +103,20 @@ async def answer_whole(exchange: Exchange, http: web.BaseRequest, watch: Request
     opening = responses.head(exchange.request, exchange.answer_id, int(time.time()))
     wholes = list(audience.wholes.values())
     parts = responses.whole(exchange.request, opening, wholes, endings, exchange.vocabulary)
-    if sum(each.work for each in wholes) <= A_SLICE:
+    return await written(http, exchange.turns, parts, sum(each.work for each in wholes), A_SLICE)
+
+
+async def written(
+    http: web.BaseRequest, turns: Turns, parts: Iterator[bytes], work: int, each: int
+) -> web.StreamResponse:
+    """The parts of a body of JSON, which take so many units of work to make, one of them `each`."""
+    if work <= A_SLICE:
         return web.Response(body=b"".join(parts), content_type=JSON)
     response = web.StreamResponse()
     response.content_type = JSON
     await response.prepare(http)
     while True:
-        await exchange.turns.take(A_SLICE)
+        await turns.take(each)
         if (part := next(parts, None)) is None:
             break
         if part:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from services.streamer.agents.families import Formats
 from services.streamer.choice import responses
 from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.embedding import MOST_AT_ONCE, EmbeddingExchange
 from services.streamer.choice.encoding import encode, encode_error
 from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.namespace import Caller, NamespaceIds
@@ -40,6 +42,7 @@ from services.streamer.door.answer import OPENAI, AnswerForm
 from services.streamer.door.answer_messages import MESSAGES
 from services.streamer.door.bodies import JSON, Bodies
 from services.streamer.door.connections import ANSWER_HEADERS, Connection
+from services.streamer.door.embeddings import answer_embeddings
 from services.streamer.door.health import MeshReadiness
 from services.streamer.door.metrics import RequestTimes, StreamerMetrics
 from services.streamer.door.openapi import document
@@ -54,6 +57,8 @@ from services.streamer.extras.mesh_map import MeshMap, parse_kill
 from services.streamer.extras.replays import Replays
 from services.streamer.messages import errors as messages_errors
 from services.streamer.messages.request import parse_count, parse_messages
+from services.streamer.openai.embeddings import check_against as check_embeddings
+from services.streamer.openai.embeddings import parse_embeddings
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import (
     Request,
@@ -207,6 +212,30 @@ async def count_tokens(api: HttpApi, http: web.BaseRequest) -> web.StreamRespons
     api.known_model(model)
     async with api.admission.admit(1):
         return json_response({"input_tokens": len(await _encoded(api, message))})
+async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    watch = RequestTimes(api.metrics)
+    request = parse_embeddings(await api.json(http))
+    api.known_model(request.model)
+    count = len(request.prompts)
+    lanes = min(count, MOST_AT_ONCE, api.admission.most)
+    ticket = api.admission.admit(lanes, api.access.key(http))
+    answer_id = "embd-" + secrets.token_hex(12)
+    record = _record(http, answer_id)
+    try:
+        async with ticket:
+            card = await api.peers.card()
+            check_embeddings(request, card)
+            caller = api.caller(http, request.cache_salt, "")
+            exchange = EmbeddingExchange(
+                request, answer_id, caller, card, ticket.deadline, api.peers, api.vocabulary, api.turns, lanes
+            )
+            return await answer_embeddings(exchange, http, watch, record)
+    except (asyncio.CancelledError, ConnectionError):
+        watch.failed("abort", count)
+        raise
+    except Exception:
+        watch.failed("error", count)
+        raise
 
 
 async def models(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
@@ -335,6 +364,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/completions", completions, "Continue a text"),
     Route("POST", "/v1/messages", messages, "Continue a conversation, for clients of Anthropic's API"),
     Route("POST", "/v1/messages/count_tokens", count_tokens, "How many tokens the prompt of such a request has"),
+    Route("POST", "/v1/embeddings", embeddings, "Embeddings of texts"),
     Route("GET", "/v1/models", models, "The models this server answers for"),
     Route("GET", "/v1/models/{model}", one_model, "One model"),
     Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),
@@ -395,7 +425,7 @@ async def _answer(
     api.known_model(request.model)
     ticket = api.admission.admit(request.choices, api.access.key(http))
     answer_id = form.new_id(request)
-    record = _record(http, request, answer_id)
+    record = _record(http, answer_id, request.stream)
     stream = _stream(api, http, request) if request.stream else None
     try:
         async with ticket:
@@ -422,10 +452,10 @@ async def _answer(
             stream.close()
 
 
-def _record(http: web.BaseRequest, request: Request, answer_id: str) -> RequestRecord:
+def _record(http: web.BaseRequest, answer_id: str, stream: bool = False) -> RequestRecord:
     """What the log is to say of it. Its id is the answer's, unless the client has given one."""
     record = http[RECORD]
-    record.answer_id, record.stream = answer_id, request.stream
+    record.answer_id, record.stream = answer_id, stream
     if not record.given:
         record.id = http[ANSWER_HEADERS][request_log.REQUEST_ID] = answer_id
     return record

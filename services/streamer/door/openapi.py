@@ -24,6 +24,10 @@ from services.streamer.messages import errors as messages_errors
 from services.streamer.messages import schema as messages_schema
 from services.streamer.messages.request import SAME
 from services.streamer.openai.conversation import MAX_KWARGS, ROLES
+from services.streamer.openai.embeddings import ALSO as ALSO_OF_EMBEDDING
+from services.streamer.openai.embeddings import MAX_INPUTS, MAX_TOKENS_IN_ALL
+from services.streamer.openai.embeddings import ROWS as OF_EMBEDDING
+from services.streamer.openai.embeddings import WITHOUT_EFFECT as WITHOUT_EFFECT_ON_EMBEDDINGS
 from services.streamer.openai.request import (
     MAX_STOP_CHARACTERS,
     OF_CHAT,
@@ -336,6 +340,16 @@ COMPLETION: dict[str, Schema] = {
     **rows(SHARED, PARAMETERS, OF_COMPLETION),
     "best_of": integer("Not greater than n", 1),
 }
+EMBEDDINGS: dict[str, Schema] = {
+    "model": MODEL,
+    "input": {
+        "description": f"A text, a list of texts, token ids, or a list of lists of them: at most {MAX_INPUTS}, of "
+        f"{MAX_TOKENS_IN_ALL} tokens in all",
+        "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
+    },
+    **rows(OF_EMBEDDING, ALSO_OF_EMBEDDING),
+    **{name: BOTH[name] for name in WITHOUT_EFFECT_ON_EMBEDDINGS},
+}
 TOKENIZE: dict[str, Schema] = {
     "model": MODEL,
     "prompt": TEXT,
@@ -370,6 +384,7 @@ BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/v1/completions": (COMPLETION, ["model", "prompt"]),
     "/v1/messages": (messages_schema.create({name: CHAT[name] for name in SAME}), ["model", "messages", "max_tokens"]),
     "/v1/messages/count_tokens": (messages_schema.PROMPT, ["model", "messages"]),
+    "/v1/embeddings": (EMBEDDINGS, ["model", "input"]),
     "/tokenize": (TOKENIZE, []),
     "/detokenize": (DETOKENIZE, ["tokens"]),
     "/v1/corpora": (CORPUS, ["name"]),

@@ -16,6 +16,8 @@ SUCCESSORS = {
     "/generate": "POST /v1/completions, with the text as prompt and the sampling parameters beside it",
     "/generate_stream": "POST /v1/completions with stream: true",
     "/v1/responses": "POST /v1/chat/completions",
+    "/embedding": "POST /v1/embeddings, with input for content",
+    "/pooling": "POST /v1/embeddings",
     "/completion": "POST /v1/completions, with max_tokens for n_predict",
     "/apply-template": "POST /tokenize with messages, which gives the prompt as token ids",
     "/props": "GET /v1/models",
@@ -26,9 +28,10 @@ SUCCESSORS = {
 # Paths of other servers, and what they are for, which nothing here does.
 NOT_SERVED = {
     "/infill": "filling in between two texts",
-    "/embedding": "embeddings",
-    "/embeddings": "embeddings",
-    "/v1/embeddings": "embeddings",
+    "/score": "scores of documents",
+    "/v1/score": "scores of documents",
+    "/v2/rerank": "scores of documents",
+    "/classify": "classes of texts",
     "/rerank": "scores of documents",
     "/v1/rerank": "scores of documents",
     "/reranking": "scores of documents",

@@ -44,6 +44,16 @@ BOTH: Values = {
     "return_tokens_as_token_ids": (False,),
     "logits_processors": ([],),
 }
+EMBEDDINGS: Values = {
+    "add_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "use_activation": (),
+    "messages": ([],),
+    "input_type": (),
+}
 # Fields of other servers that are refused in a body, and that some clients put into `metadata`.
 REFUSED_ELSEWHERE = frozenset({"enable_thinking", "reasoning_max_tokens", "temp_scaled_logprobs", "chat_template"})
 # Fields that ask for something in chats alone.

@@ -22,6 +22,7 @@ from services.streamer.openai.conversation import read_conversation
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
 from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, wrong_type
 from services.streamer.openai.not_served import check_metadata, check_not_asked
+from services.streamer.openai.prompts import Prompt, read_prompts
 from services.streamer.openai.sampling import (
     check_ids,
     check_sampling,
@@ -57,10 +58,6 @@ class RequestLimits:
     @property
     def max_items(self) -> int:
         return OTHER_ITEMS + ITEMS_OF_MESSAGE * self.max_messages
-
-
-# Text or turns for the tokenizer, or token ids that need none.
-Prompt = Encode | list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,18 +402,4 @@ def _prompts(fields: BodyFields) -> list[Prompt]:
     value = fields.get("prompt")
     if value is None:
         raise _missing("prompt", fields, other="messages", path="/v1/chat/completions")
-    if isinstance(value, str):
-        return [Encode(text=value)]
-    if not isinstance(value, list):
-        raise wrong_type("prompt", "a string, a list of strings, or token ids", value)
-    if not value:
-        raise bad_value("prompt", "is empty")
-    if not isinstance(value[0], str | list):
-        return [read_ids(value, "prompt")]
-    prompts: list[Prompt] = []
-    for index, each in enumerate(check_list(value, "prompt", MAX_PROMPTS)):
-        where = f"prompt[{index}]"
-        if type(each) is not type(value[0]):
-            raise wrong_type(where, "of the same type as prompt[0]", each)
-        prompts.append(Encode(text=each) if isinstance(each, str) else read_ids(each, where))
-    return prompts
+    return read_prompts(value, "prompt", MAX_PROMPTS)

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
 from mesh_doubles.memory import MemoryNetwork
 from prometheus_client import CollectorRegistry
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
@@ -40,6 +42,7 @@ from services.api.messages import (
     Tokens,
     TopToken,
 )
+from services.api.pooling import LAST
 from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack, parts
 from services.api.sampling_defaults import SamplingDefaults
@@ -60,6 +63,7 @@ CARD = ModelCard(
     max_speculative_tokens=8,
     engine="mock",
     accept_policies=["normal", "reject_all"],
+    embedding_size=8,
 )
 
 
@@ -179,6 +183,17 @@ def finished(message: Generate, count: int, reason: Any = "stop", cached: int = 
     )
 
 
+def pooled(message: Generate) -> list[float]:
+    """Numbers that tell prompts of different lengths apart, and how they are pooled."""
+    step = 1 if message.pooling == LAST else 2
+    return [float(len(message.token_ids) + at * step) for at in range(CARD.embedding_size)]
+
+
+def embedded(message: Generate) -> Finished:
+    embedding = array("f", pooled(message)).tobytes()
+    return msgspec.structs.replace(finished(message, 0, "length"), embedding=embedding)
+
+
 def failed(message: Generate, reason: str, retryable: bool = False) -> Failed:
     return Failed(
         request_id=message.request_id,
@@ -190,10 +205,14 @@ def failed(message: Generate, reason: str, retryable: bool = False) -> Failed:
 
 
 def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str = "ngram") -> Script:
-    """Answers every request with the same tokens, `group` at a time, whatever attempt asks from wherever."""
+    """Answers every request with the same tokens, `group` at a time, whatever attempt asks from wherever; and one for
+    an embedding with numbers that tell its prompt."""
     ids = ids_of(text) if isinstance(text, str) else text
 
     async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        if message.pooling:
+            await out.send(embedded(message))
+            return
         end = min(len(ids), message.sampling.max_tokens)
         if message.sampling.prompt_logprobs >= 0:
             prompt = message.token_ids[: message.prompt_tokens]

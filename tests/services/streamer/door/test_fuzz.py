@@ -42,6 +42,14 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/v1/completions", {"model": MODEL, "prompt": [[1, 2], [3]], "max_tokens": 3, "return_token_ids": True}),
     (
+        "/v1/embeddings",
+        {
+            "model": MODEL, "input": ["a", "b"], "encoding_format": "base64", "dimensions": 3, "pooling": "mean",
+            "normalize": False, "user": "me", "priority": 1, "cache_salt": "s",
+        },
+    ),
+    ("/v1/embeddings", {"model": MODEL, "input": [[1, 2], [3]]}),
+    (
         "/v1/completions",
         {
             "model": MODEL, "prompt": "a",

@@ -18,10 +18,12 @@ from services.streamer.extras import mesh_map
 from services.streamer.messages import request as messages_module
 from services.streamer.messages import tools as messages_tools_module
 from services.streamer.messages.request import parse_count, parse_messages
+from services.streamer.openai import embeddings as embeddings_module
 from services.streamer.openai import request as request_module
 from services.streamer.openai import sampling as sampling_module
 from services.streamer.openai import speculation as speculation_module
 from services.streamer.openai import structured as structured_module
+from services.streamer.openai.embeddings import parse_embeddings
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import (
     RequestLimits,
@@ -36,6 +38,7 @@ PARSERS: dict[str, Any] = {
     "/v1/completions": lambda values: parse_completion(values, RequestLimits()),
     "/v1/messages": lambda values: parse_messages(values, RequestLimits()),
     "/v1/messages/count_tokens": lambda values: parse_count(values, RequestLimits()),
+    "/v1/embeddings": parse_embeddings,
     "/tokenize": lambda values: parse_tokenize(values, RequestLimits()),
     "/detokenize": parse_detokenize,
     "/v1/corpora": corpora_module.parse_part,
@@ -48,6 +51,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "m", "prompt": "x"},
     "/v1/messages": {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/embeddings": {"model": "m", "input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
     "/v1/corpora": {"name": "n", "text": "x"},
@@ -97,7 +101,7 @@ def test_every_described_field_is_taken(path: str) -> None:
 def test_every_field_that_is_taken_is_described(path: str) -> None:
     modules = (
         request_module, sampling_module, speculation_module, structured_module, corpora_module, messages_module,
-        messages_tools_module,
+        messages_tools_module, embeddings_module,
     )  # fmt: skip
     source = "".join(Path(module.__file__).read_text() for module in modules)
     mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))

@@ -47,6 +47,7 @@ def test_the_paths_of_other_servers_are_told_their_successor() -> None:
 @pytest.mark.parametrize(
     ("path", "meant"),
     [("/completion", "POST /v1/completions"), ("/props", "GET /v1/models"), ("/slots", "GET /v1/mesh"),
+     ("/embedding", "POST /v1/embeddings"), ("/pooling", "POST /v1/embeddings"),
      ("/apply-template", "POST /tokenize")],
 )  # fmt: skip
 def test_a_path_of_llama_server_is_told_a_route_that_is_there(path: str, meant: str) -> None:
@@ -56,7 +57,7 @@ def test_a_path_of_llama_server_is_told_a_route_that_is_there(path: str, meant: 
     assert find_route(method, served).path == served
 
 
-@pytest.mark.parametrize("path", ["/infill", "/embedding", "/v1/embeddings", "/v1/rerank", "/lora-adapters"])
+@pytest.mark.parametrize("path", ["/infill", "/v1/score", "/v1/rerank", "/v2/rerank", "/lora-adapters"])
 def test_a_path_for_what_isnt_served_says_what_that_is(path: str) -> None:
     message = no_such_path("POST", path, KNOWN).message
     assert message.startswith(f"There is nothing at {path}. Not served: ") and "Did you mean" not in message
