@@ -5,6 +5,7 @@ models/weights.py reads values on this ground, models/check.py tells what is wro
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from models.errors import ModelError
@@ -14,6 +15,9 @@ from models.sources import read_json, weight_files
 from models.spec import Cut, Linear, Part
 from models.tensor_headers import TensorHeader, read_headers
 
+# Of the names of a decoder that is saved without its head, as embedding models are, this is left out.
+PREFIX = "model."
+_OF_A_DECODER = {"embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight"}
 OTHER_MODEL = "config.json and the weights belong to different models"
 
 
@@ -26,6 +30,11 @@ class FolderHeaders:
         self.format: Format = format_of(read_json(config) if config.exists() else {})
         for path in weight_files(folder):
             self._add(path)
+        # What stands before a stored name in the names here.
+        self.added = PREFIX if _is_decoder_alone(self.tensors) else ""
+        if self.added:
+            self.tensors = {self.added + name: header for name, header in self.tensors.items()}
+            self.file_of = {self.added + name: path for name, path in self.file_of.items()}
 
     def _add(self, path: Path) -> None:
         headers = read_headers(path)
@@ -92,6 +101,11 @@ class FolderHeaders:
         """Of one number of a tensor."""
         header = self.tensors.get(name)
         return 4 if header is None or header.dtype == "F32" else 2
+
+
+def _is_decoder_alone(names: Collection[str]) -> bool:
+    """Heads of their own folder have such names, too, and a linear `fc` that mixes the target's features."""
+    return _OF_A_DECODER.issubset(names) and not any(name.startswith("fc.") for name in names)
 
 
 def of_axis(count: int, cut: Cut | None) -> range:

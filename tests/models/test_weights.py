@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import parity
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3Config
 
+from models.batch import Stretch
+from models.check import check_model
+from models.plain import PlainExecutor
 from models.sources import ModelError
 from models.weights import Weights
 
@@ -19,6 +24,28 @@ def test_a_tensor_comes_as_it_is_stored(tmp_path: Path) -> None:
     weights = Weights(tmp_path)
     assert "a" in weights and "b" not in weights
     assert torch.equal(weights.take("a", 3, 4), stored)
+
+
+def test_a_decoder_saved_without_its_head_has_the_names_and_logits_of_one_with_it(tmp_path: Path) -> None:
+    whole, alone = tmp_path / "whole", tmp_path / "alone"
+    theirs = parity.save_tiny(Qwen3Config, whole, tie_word_embeddings=True, head_dim=16)
+    theirs.model.save_pretrained(alone)
+    for name in ("config.json", "tokenizer.json"):
+        (alone / name).write_bytes((whole / name).read_bytes())
+    assert "embed_tokens.weight" in load_file(alone / "model.safetensors")
+    tokens = parity.random_tokens(9, 1)
+    found = [
+        parity.run(parity.load(folder, PlainExecutor), [Stretch(tokens, 0, [0], 0)]).tolist()
+        for folder in (whole, alone)
+    ]
+    assert found[0] == found[1]
+    assert check_model(alone).parameters == check_model(whole).parameters
+
+
+def test_a_heads_folder_keeps_its_names(tmp_path: Path) -> None:
+    names = ("embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight", "fc.weight")
+    save_file({name: torch.ones(1) for name in names}, tmp_path / "model.safetensors")
+    assert all(name in Weights(tmp_path) for name in names)
 
 
 def test_shards_are_one_set_of_tensors(tmp_path: Path) -> None:
