@@ -26,6 +26,7 @@ from services.streamer.choice.turns import A_SLICE, Turns
 from services.streamer.door.bodies import JSON
 from services.streamer.door.metrics import RequestTimes
 from services.streamer.door.sse import DONE, ChunkForm, EventStream, event
+from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import Request
 
 # Units of work (turns.py) of a message of tokens, whatever it holds.
