@@ -536,7 +536,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--chat-template-kwargs", LLAMA, why=IN_REQUESTS),
     _flag("--reasoning-format", LLAMA, "reasoning_parser",
           values={"none": "none", "auto": "auto", "deepseek": "auto"}),
-    _flag("--reasoning-budget", LLAMA, nothing=("-1",), why="not served: a limit of the reasoning"),
+    _flag("--reasoning-budget", LLAMA, nothing=("-1",), why=f"{IN_REQUESTS} (thinking_token_budget)"),
     _flag("--grammar --grammar-file -j --json-schema -jf --json-schema-file", LLAMA, why=NO_GRAMMAR),
     _flag("--lora --lora-scaled", LLAMA, why=NO_LORA),
     _flag("--control-vector --control-vector-scaled --control-vector-layer-range", LLAMA,

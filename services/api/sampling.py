@@ -19,6 +19,7 @@ MAX_BAD_WORDS = 1024
 LONGEST_BAD_WORD = 64
 MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_GRAMMAR = 1 << 17  # characters
+LONGEST_MARKER = 64
 
 _ID: dict[str, Any] = {"type": "integer", "minimum": 0}
 IDS: dict[str, Any] = {"type": "array", "items": _ID}
@@ -43,12 +44,23 @@ ALLOWED_TOKEN_IDS = {
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningLimit:
+    """At most so many `tokens` of an answer between `opener` and `closer`; then the closer is forced. `inside`: the
+    answer begins behind an opener; else it may begin with one."""
+
+    tokens: int
+    inside: bool
+    opener: str
+    closer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """`seed` and `max_tokens` are those of one choice. `logprobs`: -1 none, 0 of the chosen token, k also of the k most
     probable; `prompt_logprobs` the same of the prompt, from its second token. The last id of one of `bad_words` may not
     follow its other ids; empty `allowed_token_ids` allow all. `grammar` is what the answer must be, as the streamer
     wrote it (streamer/agents/grammars.py); "": anything. The answer ends where the grammar does, also with `ignore_eos`
-    or before `min_tokens`; where it may go on, too, these two make it go on."""
+    or before `min_tokens`; where it may go on, too, these two make it go on. `reasoning` limits its reasoning."""
 
     min_tokens: int = integer(0, "Minimum answer length, in tokens: no end of text and no stop string before it")
     temperature: float = number(0.0, "0: always the most probable token, ties to the lowest id", 0, 2, of_model=True)
@@ -71,6 +83,7 @@ class Sampling:
     allowed_token_ids: list[int] = other(list, ALLOWED_TOKEN_IDS)
     # Made of other fields of a request.
     grammar: str = ""
+    reasoning: ReasoningLimit | None = None
     seed: int = 0
     max_tokens: int = 16
     logprobs: int = -1
@@ -117,6 +130,11 @@ def _sampling_problem(sampling: Sampling, vocab_size: int) -> str:
         return "logit_bias holds values outside -1000..1000"
     if len(sampling.grammar) > MAX_GRAMMAR:
         return f"grammar is longer than {MAX_GRAMMAR} characters"
+    if (limit := sampling.reasoning) is not None:
+        if not 0 <= limit.tokens <= LARGEST:
+            return f"reasoning.tokens lies outside 0..{LARGEST}"
+        if not all(1 <= len(each) <= LONGEST_MARKER for each in (limit.opener, limit.closer)):
+            return f"reasoning has a marker of no or over {LONGEST_MARKER} characters"
     return _lists_problem(sampling, vocab_size)
 
 

@@ -114,7 +114,13 @@ def _as_dict(turn: ChatTurn) -> dict[str, Any]:
             {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": _raw(each.arguments)}}
             for each in turn.tool_calls
         ]
-    others = {"name": turn.name, "tool_call_id": turn.tool_call_id, "reasoning_content": turn.reasoning}
+    others = {
+        "name": turn.name,
+        "tool_call_id": turn.tool_call_id,
+        # Templates read one of these.
+        "reasoning_content": turn.reasoning,
+        "reasoning": turn.reasoning,
+    }
     return message | {name: value for name, value in others.items() if value is not None}
 
 

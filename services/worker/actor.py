@@ -231,17 +231,21 @@ class WorkerActor(Actor):
                 self._left(sequence_id, loan)
 
     async def _grammar_problem(self, message: Generate) -> str:
-        """Compiles its grammar, if it has one, before the engine needs it."""
-        grammar = message.sampling.grammar
-        if not grammar or len(grammar) > MAX_GRAMMAR:
+        """Compiles its grammar, if it has one, before the engine needs it; a limit of its reasoning needs the
+        vocabulary."""
+        grammar, limit = message.sampling.grammar, message.sampling.reasoning
+        if (not grammar and limit is None) or len(grammar) > MAX_GRAMMAR:
             # The scheduler refuses the latter.
             return ""
         if self._grammars is None:
-            return "this engine serves no grammars"
+            return "this engine serves no grammars" if grammar else "this engine limits no reasoning"
         try:
-            await self._grammars.prepare(grammar)
+            if limit is not None:
+                await self._grammars.prepare_vocabulary()
+            if grammar:
+                await self._grammars.prepare(grammar)
         except GrammarError as error:
-            return f"its grammar: {error}"
+            return f"its grammar: {error}" if grammar else str(error)
         return ""
 
     async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:

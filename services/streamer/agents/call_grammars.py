@@ -1,4 +1,5 @@
-"""Grammars of answers that must call tools, as each format spells calls: llguidance's dialect of Lark.
+"""Grammars of answers that must call tools, as each format spells calls, and of reasoning before an answer:
+llguidance's dialect of Lark.
 
     reasoning? begin  before NAME middle ARGUMENTS after  (between before NAME middle ARGUMENTS after)*  end
 
@@ -47,6 +48,14 @@ def calls_grammar(
     return "\n".join([f"start: {' '.join(filter(None, start))}", f"call: {call}", *thought, *rules, ""])
 
 
+def behind_reasoning(form: str, reasoning: Reasoning, special: Special) -> str:
+    """A grammar (grammars.py) of reasoning, then a text of this one."""
+    before, thought = _thought(reasoning, special)
+    (rest,) = json.loads(form)["grammars"]
+    lark = "\n".join([f"start: {before} @form", *thought, ""])
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {"name": "form", **rest}]}, ensure_ascii=False)
+
+
 def _call(spelling: Spelling, name: str, place: int, special: Special) -> str:
     head = _written(f"{spelling.before}{name}{spelling.middle}", special)
     return f"{head} arguments{place} {_written(spelling.after, special)}"
@@ -58,7 +67,7 @@ def _schema(parameters: Mapping[str, Any]) -> str:
 
 
 def _thought(reasoning: Reasoning | None, special: Special) -> tuple[str, list[str]]:
-    """What stands before the calls, and its rules."""
+    """What stands before the answer, and its rules."""
     if reasoning is None:
         return "", []
     end = f"/(?s:.*)/ {_written(CLOSER, special)}" if CLOSER in special else rf"/(?s:.*)<\/{CLOSER[2:-1]}>/"

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.api.answer_parsers import AUTO, NONE
+from services.api.sampling import ReasoningLimit
 from services.streamer.agents import deepseek, ernie, hermes, llama3, mistral, pythonic, qwen3_coder
-from services.streamer.agents.call_grammars import Special, Spelling, Tools, calls_grammar
+from services.streamer.agents.call_grammars import Special, Spelling, Tools, behind_reasoning, calls_grammar
 from services.streamer.agents.ids import long_id, short_id
 from services.streamer.agents.parts import CallParser
 from services.streamer.agents.qwen3_coder import Schemas
@@ -80,7 +81,7 @@ class Formats:
         self, schemas: Schemas | None, end_of_prompt: str, *, one_call: bool, quiet: bool
     ) -> AnswerReader | None:
         """Of an answer behind this prompt. `schemas`: of the tools it may call; None: it may call none."""
-        reasoning = None if self.reasoning is None else _reasoning(self.reasoning, end_of_prompt)
+        reasoning = self.reasoning_behind(end_of_prompt)
         answer = None if self.reasoning is None or self.reasoning.answer is None else self.reasoning.answer()
         called = self.tools if schemas is not None else None
         if reasoning is None and answer is None and called is None:
@@ -93,19 +94,31 @@ class Formats:
         """Of an answer that calls one of the tools. None: the format can't be held to."""
         if self.tools is None or self.tools.spelling is None:
             return None
-        reasoning = None if self.reasoning is None else _reasoning(self.reasoning, end_of_prompt)
+        reasoning = self.reasoning_behind(end_of_prompt)
         return calls_grammar(self.tools.spelling, tools, special, several=several, reasoning=reasoning)
+
+    def form_grammar(self, form: str, end_of_prompt: str, special: Special) -> str:
+        """Of an answer with this form, a grammar, behind this prompt and its reasoning."""
+        reasoning = self.reasoning_behind(end_of_prompt)
+        return form if reasoning is None else behind_reasoning(form, reasoning, special)
+
+    def reasoning_limit(self, tokens: int, end_of_prompt: str) -> ReasoningLimit | None:
+        """Of an answer behind this prompt; None: it has no reasoning."""
+        reasoning = self.reasoning_behind(end_of_prompt)
+        return None if reasoning is None else ReasoningLimit(tokens, reasoning.inside, OPENER, CLOSER)
+
+    def reasoning_behind(self, end_of_prompt: str) -> Reasoning | None:
+        """Of an answer behind this prompt; None: it has none. A template may write the beginning of the reasoning, or
+        all of it where there is to be none."""
+        end = end_of_prompt.rstrip()
+        if self.reasoning is None or end.endswith(CLOSER):
+            return None
+        return Reasoning(self.reasoning.inside or end.endswith(OPENER))
 
     def markers(self, *, tools: bool) -> frozenset[str]:
         """Special tokens that are text in answers which a reader reads."""
         called = self.tools.markers if tools and self.tools is not None else ()
         return frozenset(called if self.reasoning is None else (*called, OPENER, CLOSER))
-
-
-def _reasoning(format: ReasoningFormat, end_of_prompt: str) -> Reasoning | None:
-    """A template may write the beginning of the reasoning, or all of it where there is to be none."""
-    end = end_of_prompt.rstrip()
-    return None if end.endswith(CLOSER) else Reasoning(format.inside or end.endswith(OPENER))
 
 
 def formats_of(tool_call_parser: str, reasoning_parser: str, template: str) -> Formats:

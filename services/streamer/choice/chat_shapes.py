@@ -19,7 +19,7 @@ def message(reader: AnswerReader, text: str) -> dict[str, Any]:
     said = read(reader, text)
     told: dict[str, Any] = {"role": "assistant", "content": said.content or (None if said.calls else "")}
     if said.reasoning:
-        told["reasoning_content"] = said.reasoning
+        told |= _reasoning(said.reasoning)
     if said.calls:
         told[TOOL_CALLS] = [_begun(each) for each in said.calls]
     return told
@@ -41,7 +41,7 @@ def read(reader: AnswerReader, text: str) -> Said:
 def delta(said: Said) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if said.reasoning:
-        told["reasoning_content"] = said.reasoning
+        told |= _reasoning(said.reasoning)
     if said.content:
         told["content"] = said.content
     if said.calls:
@@ -50,6 +50,11 @@ def delta(said: Said) -> dict[str, Any]:
             for each in said.calls
         ]
     return told
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under both names that clients read: DeepSeek's, and the newer one of vLLM and others."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _begun(call: SaidCall) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Vocabulary:
         description = orjson.loads(tokenizer.to_str())
         self.byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
         added = description.get("added_tokens", [])
+        # Grammars know each of these by its id alone, whether the file calls it special or not.
+        self._added: dict[str, int] = {each["content"]: each["id"] for each in added}
         self._special: dict[int, str] = {each["id"]: each["content"] for each in added if each["special"]}
         self._bytes = self._table(tokenizer) if self.byte_level else {}
         # The table is all that byte-level text needs; the tokenizer itself is freed.
@@ -76,9 +78,8 @@ class Vocabulary:
         return ByteDetokenizer(self._named)
 
     def special(self, names: Iterable[str]) -> dict[str, int]:
-        """Those of the names that are special tokens, and their ids."""
-        ids = {name: token for token, name in self._special.items()}
-        return {name: ids[name] for name in names if name in ids}
+        """Those of the names that are tokens which no text is encoded as in parts, and their ids."""
+        return {name: self._added[name] for name in names if name in self._added}
 
     def end_of(self, ids: list[int]) -> str:
         """The text at the end of a prompt, with its special tokens by their names."""

@@ -15,7 +15,7 @@ import msgspec
 
 from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard
-from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, MAX_GRAMMAR, Sampling
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, MAX_GRAMMAR, ReasoningLimit, Sampling
 from services.api.strategies import Verification, verification_for
 from services.streamer.agents.grammars import lark
 from services.streamer.agents.reader import AnswerReader
@@ -56,6 +56,10 @@ async def encode(exchange: Exchange) -> None:
     if request.tools is not None and request.tools.must:
         grammar = await _forced(exchange, request.tools, prompts[0])
         sampling = replace(sampling, grammar=grammar)
+    elif request.grammar_field and request.chat:
+        sampling = replace(sampling, grammar=await _behind_reasoning(exchange, sampling.grammar, prompts[0]))
+    if request.thinking_token_budget >= 0:
+        sampling = replace(sampling, reasoning=_reasoning_limit(exchange, prompts[0]))
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     exchange.choices = [
         _choice(exchange, number * request.n + answer, ids, replace(sampling, seed=seed_of(base, answer)), prediction)
@@ -89,6 +93,25 @@ async def _forced(exchange: Exchange, tools: Tools, prompt: list[int]) -> str:
         raise bad_value("tools", f"make a grammar of {len(grammar)} characters, at most {MAX_GRAMMAR} are taken")
     await _check_grammar(exchange, grammar, "tools")
     return grammar
+
+
+async def _behind_reasoning(exchange: Exchange, form: str, prompt: list[int]) -> str:
+    """The grammar of an answer that may begin with reasoning, which has no form."""
+    formats, vocabulary = exchange.formats, exchange.vocabulary
+    if formats.reasoning is None:
+        return form
+    special = vocabulary.special(formats.markers(tools=False))
+    grammar = formats.form_grammar(form, vocabulary.end_of(prompt), special)
+    if grammar != form:
+        await _check_grammar(exchange, grammar, exchange.request.grammar_field)
+    return grammar
+
+
+def _reasoning_limit(exchange: Exchange, prompt: list[int]) -> ReasoningLimit | None:
+    formats, tokens = exchange.formats, exchange.request.thinking_token_budget
+    if formats.reasoning is None:
+        raise unsupported("thinking_token_budget", "needs reasoning: this model's answers have none (reasoning_parser)")
+    return formats.reasoning_limit(tokens, exchange.vocabulary.end_of(prompt))
 
 
 def seed_of(base: int, answer: int) -> int:
@@ -218,9 +241,6 @@ def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:
     if not request.chat:
         return None
     formats = exchange.formats
-    if request.grammar_field:
-        # What the request asks for begins with the first token, so nothing before it is reasoning.
-        formats = replace(formats, reasoning=None)
     return formats.reader(
         None if tools is None else tools.schemas,
         exchange.vocabulary.end_of(ids) if formats.reasoning is not None else "",

@@ -110,6 +110,9 @@ class OfChat:
     top_logprobs: int | None = integer(
         None, "Also return this number of most probable tokens; needs logprobs: true", 0, MAX_LOGPROBS
     )
+    thinking_token_budget: int = integer(
+        -1, "Maximum number of tokens of the reasoning, which is then closed. -1: no limit", -1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class Request(Shared):
     include_reasoning: bool = True
     # max_tokens may be more than the context has room for; it then ends where the context does.
     up_to_context: bool = False
+    thinking_token_budget: int = -1
 
     @property
     def choices(self) -> int:
@@ -196,6 +200,7 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
         prompts=[prompt],
         tools=tools,
         include_reasoning=include_reasoning,
+        thinking_token_budget=own.thinking_token_budget,
         max_tokens=newer if newer is not None else older,
         logprobs=(own.top_logprobs or 0) if own.logprobs else -1,
     )
@@ -306,6 +311,7 @@ def read_request(
     echo: bool = False,
     tools: Tools | None = None,
     include_reasoning: bool = True,
+    thinking_token_budget: int = -1,
 ) -> Request:
     n = fields.integer("n", 1, limits.max_choices) or 1
     if n * len(prompts) > MAX_CHOICES_IN_ALL:
@@ -340,6 +346,7 @@ def read_request(
         prediction=read_prediction(fields),
         tools=tools,
         include_reasoning=include_reasoning,
+        thinking_token_budget=thinking_token_budget,
     )
     check_metadata(fields.values.get("metadata"), fields.wanted)
     check_not_asked(fields, not_served.BOTH)

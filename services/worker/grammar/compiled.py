@@ -40,6 +40,10 @@ class Grammars:
         """Compile it, not in the caller's thread. Raises GrammarError."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self.matcher, grammar)
 
+    async def prepare_vocabulary(self) -> None:
+        """Read it, not in the caller's thread. Raises GrammarError."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self.vocabulary)
+
     def matcher(self, grammar: str) -> LLMatcher:
         """At the beginning of a text. Raises GrammarError."""
         with self._lock:
@@ -51,7 +55,7 @@ class Grammars:
     def fresh(self, grammar: str) -> LLMatcher:
         """Compiled anew, as is needed where the lexer of the one that is known has reached a limit. Raises
         GrammarError."""
-        matcher = started(self._vocabulary, grammar)
+        matcher = started(self.vocabulary, grammar)
         with self._lock:
             self._keep(grammar, matcher)
             return matcher.deep_copy()
@@ -60,7 +64,7 @@ class Grammars:
         return len(self._compiled)
 
     @cached_property
-    def _vocabulary(self) -> LLTokenizer:
+    def vocabulary(self) -> LLTokenizer:
         try:
             return read_vocabulary(self._file, self.vocab_size, self.ends)
         except (OSError, ValueError) as error:

@@ -93,8 +93,8 @@ class Runner(Protocol):
         ...
 
     def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
-        """The drafts of the sequences in `longest`, which have a grammar: cut where they leave it, or what it forces.
-        `longest` has the most tokens of a draft."""
+        """The drafts of the sequences in `longest`, which have a grammar or a limit of their reasoning: cut where they
+        leave it, or what it forces. `longest` has the most tokens of a draft."""
         ...
 
     def launch(self, work: Work) -> None:

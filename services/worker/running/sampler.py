@@ -19,6 +19,7 @@ from kernels.verify.questions import DraftProbs, Edits, Masks, Questions, Rule, 
 from services.api.sampling import Sampling, stop_ids
 from services.api.strategies import STRATEGIES, Verification
 from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.reasoning_limit import LimitedReasoning
 from services.worker.grammar.rows import GrammarRows
 from services.worker.grammar.state import RowMasks
 from services.worker.running.runner import Facts
@@ -66,7 +67,7 @@ class Sampler:
     """The sampling of one sequence."""
 
     __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "grammar", "held_back",
-                 "logprobs", "mask", "prompt_logprobs", "text", "words")  # fmt: skip
+                 "logprobs", "mask", "prompt_logprobs", "reasoning", "text", "words")  # fmt: skip
 
     def __init__(self, new: NewSequence, facts: Facts, grammars: Grammars | None = None) -> None:
         sampling = new.sampling
@@ -94,6 +95,10 @@ class Sampler:
         if sampling.grammar:
             assert grammars is not None, "the actor refuses grammars that aren't served"
             self.grammar = GrammarRows(sampling, grammars, self.first_end, self.mask)
+        self.reasoning: LimitedReasoning | None = None
+        if sampling.reasoning is not None:
+            assert grammars is not None, "the actor refuses limits that aren't served"
+            self.reasoning = LimitedReasoning(sampling.reasoning, grammars.vocabulary)
         self.edited = bool(rule.penalised or bias or self.bad_words or self.held_back)
         if self.bad_words:
             self.text += new.text[: new.prompt_tokens]
@@ -107,6 +112,8 @@ class Sampler:
             self.text += tokens
         if self.grammar is not None:
             self.grammar.state.commit(tokens)
+        if self.reasoning is not None:
+            self.reasoning.commit(tokens)
 
     def forbidden(self, position: int, draft: list[int], parents: list[int]) -> list[list[int]]:
         """By row: the ids that may not follow the text, which ends before `position`, and the draft up to that row."""
@@ -157,7 +164,7 @@ def questions_of(
 ) -> Questions:
     """The questions for these items, which are all verified, each with its sampler. `masked`: of sequences with a
     grammar."""
-    masked = masked or {}
+    masked = _to_limits(items, samplers, masked or {})
     sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
@@ -183,6 +190,20 @@ def questions_of(
         masks=_masks(items, samplers, masked),
         draft_probs=_draft_probs(items, begins, vocab_size),
     )
+
+
+def _to_limits(
+    items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks]
+) -> Mapping[int, RowMasks]:
+    """Also the masks of sequences whose reasoning is at its limit."""
+    found = dict(masked)
+    for item, sampler in zip(items, samplers, strict=True):
+        if sampler.reasoning is not None:
+            draft, grammar = item.draft, masked.get(item.sequence_id)
+            masks = sampler.reasoning.masks(draft.tokens, draft.parents, grammar, sampler.mask)
+            if masks is not None:
+                found[item.sequence_id] = masks
+    return found
 
 
 def _draft_probs(items: Items[SequenceWork], begins: np.ndarray, vocab_size: int) -> DraftProbs | None:

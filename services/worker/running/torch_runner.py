@@ -21,6 +21,7 @@ from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.drafting import drafts_within
+from services.worker.grammar.reasoning_limit import drafts_to_limits
 from services.worker.grammar.state import RowMasks
 from services.worker.running.masking import FAULT, Masking
 from services.worker.running.page_memory import PageMemory
@@ -119,7 +120,9 @@ class TorchRunner:
     def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
         samplers = {each: self._samplers[each] for each in longest}
         states = {each: found.grammar.state for each, found in samplers.items() if found.grammar is not None}
-        return drafts_within(states, drafts, longest)
+        found = drafts_within(states, drafts, longest)
+        limits = {each: known.reasoning for each, known in samplers.items() if known.reasoning is not None}
+        return found | drafts_to_limits(limits, {**drafts, **found}, longest)
 
     def launch(self, work: Work) -> None:
         assert self._finished is None or not self._drafters.names, "the drafters read every step"

@@ -51,11 +51,11 @@ class Plan(msgspec.Struct):
 
     @property
     def grammar_drafts(self) -> dict[int, int]:
-        """By sequence that has a grammar, the longest draft."""
+        """By sequence that has a grammar, or a limit of its reasoning, the longest draft."""
         return {
             item.sequence.sequence_id: item.sequence.longest_draft
             for item in self.items
-            if item.sequence.sampling.grammar and item.drafts
+            if item.sequence.forces_text and item.drafts
         }
 
 

@@ -105,6 +105,8 @@ class Sequence:
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
         # With a grammar such an id comes only where nothing else may.
         self.min_length = self.prompt_tokens + (0 if self.sampling.grammar else self.sampling.min_tokens)
+        # Whether the runner may know what follows its text.
+        self.forces_text = bool(self.sampling.grammar) or self.sampling.reasoning is not None
         # The next prompt token whose log-probability is wanted (the first has none); prompt_tokens: none any more.
         self.scored = 1 if self.sampling.prompt_logprobs >= 0 else self.prompt_tokens
         # How its prompt becomes an embedding ("": it doesn't), the next token whose hidden state is pooled, and the

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from services.api.grammars import GrammarError, read_vocabulary, started
 from services.streamer.agents.families import TOOL_FORMATS, Formats, ReasoningFormat, ToolFormat, reasoning_format
-from services.streamer.agents.grammars import lark
+from services.streamer.agents.grammars import choice, json_schema, lark, regex
+from services.streamer.choice.detokenize import Vocabulary
 
 SPELLED = [each for each in TOOL_FORMATS if each.spelling is not None]
 TOOLS: dict[str, Any] = {
@@ -31,12 +32,13 @@ TOOLS: dict[str, Any] = {
 class Walk:
     """Random texts of a grammar, by a tokenizer in which some markers are special tokens."""
 
-    def __init__(self, folder: Path, special: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, special: tuple[str, ...], called_special: bool = True) -> None:
         self.tokenizer = byte_level_tokenizer()
-        self.tokenizer.add_special_tokens([AddedToken(each, special=True) for each in special])
+        add = self.tokenizer.add_special_tokens if called_special else self.tokenizer.add_tokens
+        add([AddedToken(each, special=called_special, normalized=False) for each in special])
         file = folder / "tokenizer.json"
         self.tokenizer.save(str(file))
-        self.special = {each: self.tokenizer.token_to_id(each) for each in special}
+        self.special = Vocabulary(self.tokenizer).special(["<think>", "</think>", *special])
         self.vocabulary = read_vocabulary(file)
 
     def text(self, grammar: str, draw: random.Random, most: int = 5000) -> str:
@@ -103,35 +105,67 @@ def test_one_call_is_one_call(format: ToolFormat, tmp_path: Path) -> None:
         assert len(joined(parser.feed(text) + parser.flush())[1]) == 1
 
 
-@pytest.mark.parametrize("special", [(), ("<think>", "</think>")])
+MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+HERMES = next(each for each in SPELLED if each.name == "hermes")
+
+
+# As Qwen3 has them, markers are tokens of their own and not special.
+@pytest.fixture(params=["spelled", "special", "added"])
+def marked(request: pytest.FixtureRequest, tmp_path: Path) -> Walk:
+    return Walk(tmp_path, () if request.param == "spelled" else MARKERS, request.param != "added")
+
+
+def is_whole(walk: Walk, grammar: str, text: str) -> bool:
+    matcher = started(walk.vocabulary, grammar)
+    ids = walk.tokenizer.encode(text, add_special_tokens=False).ids
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+# The end of the prompt, a text, and whether it is one.
+REASONED = [
+    ("<think>\n", "hm <x\n</think>\n\nANSWER", True),
+    ("<think>\n", "ANSWER", False),
+    ("", "<think>hm</think>ANSWER", True),
+    ("", "ANSWER", True),
+    ("", "hm ANSWER", False),
+    ("<think>\n\n</think>\n\n", "ANSWER", True),
+    ("<think>\n\n</think>\n\n", "<think>hm</think>ANSWER", False),
+]
+
+
+@pytest.mark.parametrize(("end", "text", "allowed"), REASONED)
+def test_reasoning_comes_before_the_calls(end: str, text: str, allowed: bool, marked: Walk) -> None:
+    call = '<tool_call>\n{"name": "get-time.now", "arguments": {}}\n</tool_call>'
+    grammar = lark(grammar_of(HERMES, marked, end, "qwen3"))
+    assert is_whole(marked, grammar, text.replace("ANSWER", call)) == allowed
+
+
+NUMBERED = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
 @pytest.mark.parametrize(
-    ("end", "text", "allowed"),
+    ("form", "answer", "wrong"),
     [
-        ("<think>\n", "hm <x\n</think>\n\nCALL", True),
-        ("<think>\n", "CALL", False),
-        ("", "<think>hm</think>CALL", True),
-        ("", "CALL", True),
-        ("", "hm CALL", False),
-        ("<think>\n\n</think>\n\n", "CALL", True),
-        ("<think>\n\n</think>\n\n", "<think>hm</think>CALL", False),
+        (json_schema(NUMBERED), '{"a": 1}', "{}"),
+        (regex("[a-z]+/[0-9]{2}"), "ab/12", "ab/1"),
+        (choice(["yes", "no"]), "no", "perhaps"),
+        (lark('start: word+\nword: "x" | "y"'), "xyx", "xz"),
     ],
 )
-def test_reasoning_comes_before_the_calls(
-    end: str, text: str, allowed: bool, special: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize(("end", "text", "allowed"), REASONED)
+def test_reasoning_comes_before_a_form(
+    form: str, answer: str, wrong: str, end: str, text: str, allowed: bool, marked: Walk
 ) -> None:
-    walk = Walk(tmp_path, special)
-    (hermes,) = [each for each in SPELLED if each.name == "hermes"]
-    matcher = started(walk.vocabulary, lark(grammar_of(hermes, walk, end, "qwen3")))
-    call = '<tool_call>\n{"name": "get-time.now", "arguments": {}}\n</tool_call>'
-    ids = walk.tokenizer.encode(text.replace("CALL", call), add_special_tokens=False).ids
-    taken = matcher.try_consume_tokens(ids)
-    assert (taken == len(ids) and matcher.is_accepting()) == allowed
+    reasoning = reasoning_format("qwen3", "")
+    grammar = Formats(reasoning=reasoning).form_grammar(form, end, marked.special)
+    assert is_whole(marked, grammar, text.replace("ANSWER", answer)) == allowed
+    assert not is_whole(marked, grammar, text.replace("ANSWER", wrong))
+    assert Formats().form_grammar(form, end, marked.special) == form
 
 
 def test_a_schema_that_cannot_be_held_is_told(tmp_path: Path) -> None:
     walk = Walk(tmp_path, ())
-    (hermes,) = [each for each in SPELLED if each.name == "hermes"]
-    text = Formats(hermes).calls_grammar({"f": {"type": 5}}, "", {}, several=False)
+    text = Formats(HERMES).calls_grammar({"f": {"type": 5}}, "", {}, several=False)
     assert text is not None
     with pytest.raises(GrammarError):
         started(walk.vocabulary, lark(text))

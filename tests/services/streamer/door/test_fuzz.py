@@ -83,7 +83,7 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
                 "parameters": {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]},
             }}],
             "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": False,
-            "include_reasoning": True, "stream": True,
+            "include_reasoning": True, "thinking_token_budget": 4, "stream": True,
             "chat_template_kwargs": {"enable_thinking": False, "a": [1]}, "logprobs": True,
         },
     ),

@@ -12,6 +12,8 @@ import pytest
 from fake_mesh import MODEL, FakeMesh, ids_of, says
 from sse_reading import streamed
 
+from services.api.sampling import ReasoningLimit
+
 CALLS = (
     'On it.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn", "days": [1, 2]}}\n</tool_call>\n'
     '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
@@ -38,12 +40,12 @@ def calls_of(message: dict[str, Any]) -> list[tuple[str, str]]:
 
 def joined(chunks: list[Any], index: int = 0) -> tuple[dict[str, Any], str]:
     """The message of a choice, as clients join its deltas, and why it ended."""
-    message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "reasoning": "", "tool_calls": []}
     reason = ""
     for choice in (each for chunk in chunks[:-1] for each in chunk["choices"] if each["index"] == index):
         reason = choice["finish_reason"] or reason
         delta = choice["delta"]
-        for name in ("content", "reasoning_content"):
+        for name in ("content", "reasoning_content", "reasoning"):
             message[name] += delta.get(name) or ""
         for call in delta.get("tool_calls", []):
             if call["index"] == len(message["tool_calls"]):
@@ -155,12 +157,14 @@ async def test_reasoning_stands_apart_and_is_counted(mesh: FakeMesh, http: aioht
     told = await answer(http, mesh)
     message = told["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"], calls_of(message)) == ("the fox?", "On it.", READ)
+    assert message["reasoning"] == message["reasoning_content"]
     reasoning = len(ids_of(text[: text.index("\n\nOn")]))
     assert told["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoning}
     options = {"stream_options": {"include_usage": True}}
     chunks = await streamed(http, mesh.url + URL, {**BODY, **options})
     streamed_message, _ = joined(chunks)
     assert (streamed_message["reasoning_content"], streamed_message["content"]) == ("the fox?", "On it.")
+    assert streamed_message["reasoning"] == "the fox?"
     assert chunks[-2]["usage"]["completion_tokens_details"] == {"reasoning_tokens": reasoning}
     quiet = await answer(http, mesh, include_reasoning=False)
     assert "reasoning_content" not in quiet["choices"][0]["message"]
@@ -168,16 +172,63 @@ async def test_reasoning_stands_apart_and_is_counted(mesh: FakeMesh, http: aioht
 
 
 @pytest.mark.parametrize("tools", [None, TOOLS])
-async def test_an_answer_of_a_form_that_was_asked_for_is_no_reasoning(
+async def test_a_form_that_was_asked_for_begins_behind_the_reasoning(
     mesh: FakeMesh, http: aiohttp.ClientSession, tools: Any
 ) -> None:
-    await mesh.start_target(says('{"a": 1}', 3))
+    target = await mesh.start_target(says('hm {"a": 0} </think>\n\n{"a": 1}', 3))
     await mesh.start_door(reasoning_parser="deepseek_r1")
     fields = {"response_format": {"type": "json_object"}, "tools": tools, "tool_choice": "none" if tools else None}
     told = (await answer(http, mesh, **fields))["choices"][0]["message"]
-    assert told == {"role": "assistant", "content": '{"a": 1}'}
+    assert (told["content"], told["reasoning"]) == ('{"a": 1}', 'hm {"a": 0}')
     message, _ = joined(await streamed(http, mesh.url + URL, {**BODY, **fields}))
-    assert (message["content"], message["reasoning_content"]) == ('{"a": 1}', "")
+    assert (message["content"], message["reasoning"]) == ('{"a": 1}', 'hm {"a": 0}')
+    # Both were checked: the form, whose field is to blame, and what the worker is sent.
+    form, whole = json.loads(mesh.tokenizer.grammars_asked[0]), target.asked[0].sampling.grammar
+    assert whole in mesh.tokenizer.grammars_asked
+    assert json.loads(whole)["grammars"][1] == {"name": "form", **form["grammars"][0]}
+
+
+@pytest.mark.parametrize(("route", "prompt"), [(URL, "</think>"), ("/v1/completions", "hi")])
+async def test_where_no_reasoning_is_to_come_the_form_begins_at_once(
+    mesh: FakeMesh, http: aiohttp.ClientSession, route: str, prompt: str
+) -> None:
+    target = await mesh.start_target(says('{"a": 1}', 3))
+    await mesh.start_door(reasoning_parser="deepseek_r1")
+    asked = {"prompt": prompt} if "chat" not in route else {"messages": [{"role": "user", "content": prompt}]}
+    body = {"model": MODEL, **asked, "response_format": {"type": "json_object"}}
+    async with http.post(mesh.url + route, json=body) as response:
+        (choice,) = (await response.json())["choices"]
+    assert choice.get("text", choice.get("message", {}).get("content")) == '{"a": 1}'
+    assert mesh.tokenizer.grammars_asked == [target.asked[0].sampling.grammar]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limit"),
+    [
+        ("hi", ReasoningLimit(5, False, "<think>", "</think>")),
+        ("<think>\n", ReasoningLimit(5, True, "<think>", "</think>")),
+        ("<think>\n\n</think>\n\n", None),
+    ],
+)
+async def test_a_budget_of_thinking_reaches_the_worker_with_what_it_needs(
+    mesh: FakeMesh, http: aiohttp.ClientSession, prompt: str, limit: ReasoningLimit | None
+) -> None:
+    target = await mesh.start_target(says("a"))
+    await mesh.start_door(reasoning_parser="qwen3")
+    asked = {"messages": [{"role": "user", "content": prompt}]}
+    for tokens in (5, -1, None):
+        await answer(http, mesh, **asked, thinking_token_budget=tokens)
+    assert [each.sampling.reasoning for each in target.asked] == [limit, None, None]
+
+
+async def test_a_budget_of_thinking_needs_reasoning(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("a"))
+    await mesh.start_door(reasoning_parser="none")
+    for value in (5, -2, 1.5, "5"):
+        async with http.post(mesh.url + URL, json={**BODY, "thinking_token_budget": value}) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["param"]) == (400, "thinking_token_budget"), value
+    await answer(http, mesh, thinking_token_budget=-1)
 
 
 async def test_a_model_is_known_by_its_template(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
