@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 from services.streamer.agents.call_object import CallObject
+from services.streamer.agents.held import Held
 from services.streamer.agents.parts import Part
 
 
 class CallList:
-    """It begins with one of `opens`, or with the first call, and ends with one of `closes`, or where no call follows.
-    `before`: what is content, too, if there is no call."""
+    """`opens`: the character with which a list may begin; "": none. `between`: the one between two calls; `closes`: the
+    one behind the last. It ends where no call follows. `before`: what is content, too, if there is no call."""
 
     def __init__(self, index: int, before: str, *, opens: str = "", between: str, closes: str = "") -> None:
         self._index = index
         self._before = before
-        self._opens, self._commas, self._closes = opens, between, closes
-        self._held = ""
+        self._separator, self._between, self._closes = opens, between, closes
+        self._held = Held()
         self._object: CallObject | None = None
-        self.calls = 0
+        self._ended = 0  # calls
+
+    @property
+    def calls(self) -> int:
+        return self._ended + (self._object.calls if self._object is not None else 0)
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
         parts: list[Part] = []
         while True:
             if self._object is None:
-                self._held += text
-                if not self._between():
+                self._held.add(text)
+                self._skip_separator()
+                if not self._held.begin:
                     return parts, None
-                if self._object is None:
+                if self._held.begin[0] != "{":
                     return self._end(parts)
-                text, self._held = self._held, ""
-            calls = self._object.calls
+                self._object = CallObject(self._index + self.calls, "" if self.calls else self._before)
+                text = self._held.take()
             more, behind = self._object.feed(text)
             parts += more
-            self.calls += self._object.calls - calls
             if behind is None:
                 return parts, None
             if self._object.failed:
                 return parts, behind
-            self._object, text = None, behind
+            self._ended += 1
+            self._object, self._separator, text = None, self._between, behind
 
     def flush(self) -> list[Part]:
         if self._object is not None:
             return self._object.flush()
-        return [] if self.calls else [self._before + self._held]
+        return [] if self.calls else [self._before + self._held.take()]
 
-    def _between(self) -> bool:
-        """Brackets and commas between objects. False: more text is needed. The object is begun if one follows."""
-        while begin := self._held.lstrip():
-            if begin[0] == "{":
-                before = "" if self.calls else self._before
-                self._object = CallObject(self._index + self.calls, before)
-                return True
-            if begin[0] not in (self._commas if self.calls else self._opens):
-                return True
-            self._before += self._held[: len(self._held) - len(begin) + 1]
-            self._held = begin[1:]
-        return False
+    def _skip_separator(self) -> None:
+        """At most one."""
+        begin = self._held.begin
+        if begin and begin[0] == self._separator:
+            self._before += self._held.take_spaces() + begin[0]
+            self._held = Held(begin[1:])
+            self._separator = ""
 
     def _end(self, parts: list[Part]) -> tuple[list[Part], str]:
-        if not self.calls:
-            return [self._before] if self._before else [], self._held
-        begin = self._held.lstrip()
-        return parts, begin[1:] if begin[0] in self._closes else self._held
+        begin = self._held.begin
+        if self.calls and begin[0] == self._closes:
+            return parts, begin[1:]
+        if not self.calls and self._before:
+            parts.append(self._before)
+        return parts, self._held.take()

@@ -13,17 +13,19 @@ import re
 from enum import Enum, auto
 
 from services.streamer.agents import json_text
+from services.streamer.agents.held import Held
 from services.streamer.agents.json_scan import JsonScan
 from services.streamer.agents.parts import CallDelta, Part
 
 _HEAD = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
+    r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
 )
 # A head that is longer, in characters, is held with its object.
 LONGEST_HEAD = 1024
 
 
 class _Part(Enum):
+    START = auto()  # nothing but white space yet
     HEAD = auto()
     ARGUMENTS = auto()
     TAIL = auto()
@@ -36,12 +38,16 @@ class CallObject:
     def __init__(self, index: int, before: str = "") -> None:
         self._index = index
         self._before = before
-        self._state = _Part.HEAD
-        self._held = ""
+        self._state = _Part.START
+        self._held = Held()  # at the start, and behind the arguments
+        self._pieces: list[str] = []  # of the head
+        self._first = ""  # its first characters
         self._scan = JsonScan()
         self.failed = False
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
+        if self._state is _Part.START:
+            return self._start(text)
         if self._state is _Part.HEAD:
             return self._head(text)
         if self._state is _Part.ARGUMENTS:
@@ -49,35 +55,39 @@ class CallObject:
         return self._tail(text) if self._state is _Part.TAIL else self._more_keys(text)
 
     def flush(self) -> list[Part]:
-        if self._state is not _Part.HEAD:
+        if self.calls:
             return []
-        return self._no_call(self._held)
+        return self._no_call(self._held.take() + "".join(self._pieces))
 
     @property
     def calls(self) -> int:
-        return int(self._state is not _Part.HEAD)
+        return int(self._state not in (_Part.START, _Part.HEAD))
+
+    def _start(self, text: str) -> tuple[list[Part], str | None]:
+        self._held.add(text)
+        if not self._held.begin:
+            return [], None
+        if self._held.begin[0] != "{":
+            return self._no_call(""), self._held.take()
+        self._state = _Part.HEAD
+        self._before += self._held.take_spaces()
+        return self._head(self._held.take())
 
     def _head(self, text: str) -> tuple[list[Part], str | None]:
-        short = len(self._held) < LONGEST_HEAD
-        blank = not self._held.strip()
-        self._held += text
-        begin = self._held.lstrip()
-        if not begin:
-            return [], None
-        if blank and begin[0] != "{":
-            rest, self._held = self._held, ""
-            return self._no_call(""), rest
-        if short and (name := _name_in(found := _HEAD.match(self._held[:LONGEST_HEAD]))):
-            assert found is not None
-            rest, self._held = self._held[found.end() :], ""
-            self._state, self._scan = _Part.ARGUMENTS, JsonScan()
-            parts, behind = self._arguments(rest)
-            return [CallDelta(self._index, name), *parts], behind
+        self._pieces.append(text)
+        if len(self._first) < LONGEST_HEAD:
+            self._first = (self._first + text)[:LONGEST_HEAD]
+            found = _HEAD.match(self._first)
+            if found is not None and (name := _name_in(found[1])):
+                rest = "".join(self._pieces)[found.end() :]
+                self._state, self._scan = _Part.ARGUMENTS, JsonScan()
+                parts, behind = self._arguments(rest)
+                return [CallDelta(self._index, name), *parts], behind
         end = self._scan.end(text)
         if end < 0:
             return [], None
-        whole, rest = self._held[: len(self._held) - len(text) + end], text[end:]
-        self._held = ""
+        self._pieces[-1], rest = text[:end], text[end:]
+        whole = "".join(self._pieces)
         if (call := call_in(whole)) is None:
             return self._no_call(whole), rest
         self._state = _Part.TAIL
@@ -93,14 +103,14 @@ class CallObject:
 
     def _tail(self, text: str) -> tuple[list[Part], str | None]:
         """Small models forget the last bracket: what follows then isn't of this call."""
-        self._held += text
-        begin = self._held.lstrip()
+        self._held.add(text)
+        begin = self._held.begin
         if not begin:
             return [], None
         if begin[0] == ",":
-            self._state, self._scan, self._held = _Part.MORE_KEYS, JsonScan(1), ""
+            self._state, self._scan = _Part.MORE_KEYS, JsonScan(1)
             return self._more_keys(begin)
-        return [], begin[1:] if begin[0] == "}" else self._held
+        return [], begin[1:] if begin[0] == "}" else self._held.take()
 
     def _more_keys(self, text: str) -> tuple[list[Part], str | None]:
         end = self._scan.end(text)
@@ -111,11 +121,9 @@ class CallObject:
         return [self._before + text] if self._before + text else []
 
 
-def _name_in(head: re.Match[str] | None) -> str:
-    if head is None:
-        return ""
+def _name_in(written: str) -> str:
     try:
-        name = str(json_text.read(head[1]))
+        name = str(json_text.read(written))
     except ValueError:
         return ""
     return name if json_text.sendable(name) else ""

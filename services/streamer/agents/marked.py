@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from services.streamer.agents.held import Held
 from services.streamer.agents.parts import CallBody, Part
 
 # Makes the body behind a marker. It is given the number of calls so far, and the marker with the spaces before it,
@@ -25,7 +26,8 @@ class MarkedCalls:
         self._markers = markers
         self._at_start = at_start
         self._begin = begin
-        self._text = ""
+        # Outside of a body: white space, then what may be the beginning of a marker.
+        self._held = Held()
         self._body: CallBody | None = None
         self._calls = 0
         self._behind_a_call = False
@@ -33,65 +35,67 @@ class MarkedCalls:
 
     def feed(self, text: str) -> list[Part]:
         parts: list[Part] = []
-        self._text += text
-        while True:
-            if self._body is None:
-                more = self._outside(parts)
-            else:
-                more = self._inside(self._body, parts)
-            if not more:
-                return parts
+        while text:
+            text = self._outside(text, parts) if self._body is None else self._inside(self._body, text, parts)
+        return parts
 
     def flush(self) -> list[Part]:
         if self._body is not None:
             return self._body.flush()
-        rest, self._text = self._text, ""
+        rest = self._held.take()
         return [rest] if rest and not (self._behind_a_call and rest.isspace()) else []
 
-    def _outside(self, parts: list[Part]) -> bool:
-        """Whether there is more to do with the text."""
-        if self._at_start and (first := self._text.lstrip()[:1]):
+    def _outside(self, text: str, parts: list[Part]) -> str:
+        """Content up to the next body. Returns the text that comes next."""
+        held = self._held
+        held.add(text)
+        if self._at_start and held.begin:
             at_start, self._at_start = self._at_start, ""
-            if first in at_start and self._begin is not None:
+            if held.begin[0] in at_start and self._begin is not None:
                 self._body = self._begin(self._calls, "")
-                return True
-        place, marker = self._first_marker()
+                return held.take()
+        place, marker = self._first_marker(held.begin)
         if marker:
-            if before := self._text[:place].rstrip():
-                self._show(before, parts)
-            end = place + len(marker)
-            spaced, self._text = self._text[len(before) : end], self._text[end:]
-            self._behind_a_call = True
-            if (begin := self._markers[marker]) is not None:
-                self._body = begin(self._calls, spaced)
-            return bool(self._text)
-        sure = len(self._text) - max(unfinished(self._text, each) for each in self._markers)
-        if shown := self._text[:sure].rstrip():
-            self._text = self._text[len(shown) :]
-            self._show(shown, parts)
+            return self._at_marker(place, marker, parts)
+        sure = len(held.begin) - max(unfinished(held.begin, each) for each in self._markers)
+        if shown := held.begin[:sure].rstrip():
+            rest = held.begin[len(shown) :]
+            self._show(held.take_spaces() + shown, parts)
+            self._held = Held(rest)
             self._behind_a_call = False
-        return False
+        return ""
+
+    def _at_marker(self, place: int, marker: str, parts: list[Part]) -> str:
+        begin, end = self._held.begin, place + len(marker)
+        before = begin[:place].rstrip()
+        spaces = self._held.take_spaces()
+        if before:
+            self._show(spaces + before, parts)
+            spaces = ""
+        self._held = Held()
+        self._behind_a_call = True
+        if (begins := self._markers[marker]) is not None:
+            self._body = begins(self._calls, spaces + begin[len(before) : end])
+        return begin[end:]
 
     def _show(self, text: str, parts: list[Part]) -> None:
         parts.append(text.lstrip() if self._behind_a_call and not self._shown else text)
         self._shown = True
 
-    def _first_marker(self) -> tuple[int, str]:
-        found = [(place, each) for each in self._markers if (place := self._text.find(each)) >= 0]
+    def _first_marker(self, text: str) -> tuple[int, str]:
+        found = [(place, each) for each in self._markers if (place := text.find(each)) >= 0]
         return min(found, default=(-1, ""))
 
-    def _inside(self, body: CallBody, parts: list[Part]) -> bool:
-        text, self._text = self._text, ""
+    def _inside(self, body: CallBody, text: str, parts: list[Part]) -> str:
         more, behind = body.feed(text)
         parts += more
         if behind is None:
-            return False
+            return ""
         self._calls += body.calls
         self._shown |= any(isinstance(each, str) for each in more)
         self._behind_a_call = not self._shown or bool(body.calls)
         self._body = None
-        self._text = behind
-        return bool(behind)
+        return behind
 
 
 class Closed:
@@ -101,7 +105,7 @@ class Closed:
         self._body = body
         self._closer = closer
         self._over = False
-        self._held = ""
+        self._held = Held()
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
         parts: list[Part] = []
@@ -112,11 +116,11 @@ class Closed:
             if not self._body.calls:
                 return parts, behind
             self._over, text = True, behind
-        self._held += text
-        begin = self._held.lstrip()
+        self._held.add(text)
+        begin = self._held.begin
         if begin.startswith(self._closer):
             return parts, begin[len(self._closer) :]
-        return parts, None if self._closer.startswith(begin) else self._held
+        return parts, None if self._closer.startswith(begin) else self._held.take()
 
     def flush(self) -> list[Part]:
         return [] if self._over else self._body.flush()

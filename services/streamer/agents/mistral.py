@@ -7,6 +7,7 @@ import re
 
 from services.streamer.agents.call_grammars import Spelling
 from services.streamer.agents.call_list import CallList
+from services.streamer.agents.held import Held
 from services.streamer.agents.marked import MarkedCalls
 from services.streamer.agents.named_call import NamedCall
 from services.streamer.agents.parts import CallBody, Part
@@ -22,29 +23,30 @@ def parser() -> MarkedCalls:
 
 
 class _Either:
-    """A list of calls, or one call with its name before the arguments."""
+    """A list of calls, one object without a list, or one call with its name before the arguments."""
 
     def __init__(self, index: int, marker: str) -> None:
         self._index = index
         self._marker = marker
-        self._held = ""
+        self._held = Held()
         self._body: CallBody | None = None
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
         if self._body is None:
-            self._held += text
-            begin = self._held.lstrip()
-            if not begin:
+            self._held.add(text)
+            if not self._held.begin:
                 return [], None
-            if begin[0] == "[":
-                self._body = CallList(self._index, self._marker, opens="[", between=",", closes="]")
-            else:
-                self._body = NamedCall(self._index, self._marker, _NAMED)
-            text, self._held = self._held, ""
+            self._body = self._begun(self._held.begin[0])
+            text = self._held.take()
         return self._body.feed(text)
 
+    def _begun(self, first: str) -> CallBody:
+        if first in "[{":
+            return CallList(self._index, self._marker, opens="[", between=",", closes="]")
+        return NamedCall(self._index, self._marker, _NAMED)
+
     def flush(self) -> list[Part]:
-        return [self._marker + self._held] if self._body is None else self._body.flush()
+        return [self._marker + self._held.take()] if self._body is None else self._body.flush()
 
     @property
     def calls(self) -> int:

@@ -8,7 +8,7 @@
     </function>
     </tool_call>
 
-A value is a text where the tool's schema says so, else JSON if it can be read as that. A call is held until it ends.
+What a value is the tool's schema tells (argument_types.py). A call is held until it ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.streamer.agents import json_text
+from services.streamer.agents.argument_types import value_of
 from services.streamer.agents.marked import MarkedCalls
 from services.streamer.agents.parts import CallDelta, Part
 
 OPENER, CLOSER = "<function=", "</function>"
 _NAME = re.compile(r"\s*([^\s<>]{1,256})>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)(?:\n?</parameter>|(?=<parameter=)|(\Z))", re.DOTALL)
-_PYTHONS = {"True": True, "False": False, "None": None}
 
-# Of each tool, by its name, the schemas of its parameters, by theirs.
+# Of each tool, by its name, the schema of its arguments.
 Schemas = Mapping[str, Mapping[str, Any]]
 
 
@@ -47,22 +47,27 @@ class _Element:
         self._index = index
         self._before = before
         self._schemas = schemas
-        self._held = ""
+        self._pieces: list[str] = []
+        self._end = ""  # of them: what may be the beginning of the closing marker
         self.calls = 0
 
     def feed(self, text: str) -> tuple[list[Part], str | None]:
-        searched = max(0, len(self._held) - len(CLOSER))
-        self._held += text
-        end = self._held.find(CLOSER, searched)
+        self._pieces.append(text)
+        end = (self._end + text).find(CLOSER)
         if end < 0:
+            self._end = (self._end + text)[1 - len(CLOSER) :]
             return [], None
-        whole, behind = self._held[:end], self._held[end + len(CLOSER) :]
+        held = "".join(self._pieces)
+        place = len(held) - len(self._end + text) + end
+        whole, behind = held[:place], held[place + len(CLOSER) :]
         name = _NAME.match(whole)
         if name is None:
             return [self._before + whole + CLOSER], behind
-        schemas = self._schemas.get(name[1], {})
+        schema = self._schemas.get(name[1], {})
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
         values = {
-            found[1].strip(): _value(_written(found), schemas.get(found[1].strip()))
+            (key := found[1].strip()): value_of(_written(found), known.get(key), schema)
             for found in _PARAMETER.finditer(whole, name.end())
         }
         if (arguments := json_text.written(values)) is None:
@@ -71,21 +76,10 @@ class _Element:
         return [CallDelta(self._index, name[1], arguments)], behind
 
     def flush(self) -> list[Part]:
-        return [self._before + self._held]
+        return [self._before + "".join(self._pieces)]
 
 
 def _written(parameter: re.Match[str]) -> str:
     """Of one that isn't closed the spaces before the end of the call belong to the call."""
     return parameter[2] if parameter[3] is None else parameter[2].rstrip()
 
-
-def _value(text: str, schema: Any) -> Any:
-    if isinstance(schema, Mapping) and schema.get("type") == "string":
-        return text
-    word = text.strip()
-    if word in _PYTHONS:
-        return _PYTHONS[word]
-    try:
-        return json_text.read(word)
-    except ValueError:
-        return text

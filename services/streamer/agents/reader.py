@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.streamer.agents.json_scan import JsonScan
 from services.streamer.agents.parts import CallDelta, CallParser, Part
 from services.streamer.agents.reasoning import Reasoning
 
@@ -45,6 +46,12 @@ class AnswerReader:
     one_call: bool = False
     quiet: bool = False
     called: bool = False  # the answer calls a tool
+    _last: JsonScan | None = None  # of the arguments of the last call; None: they are whole
+
+    @property
+    def calls_are_whole(self) -> bool:
+        """The answer calls, and the arguments of its last call have come to their end."""
+        return self.called and self._last is None
 
     def feed(self, text: str) -> Said:
         reasoning, text = ("", text) if self.reasoning is None else self.reasoning.feed(text)
@@ -86,5 +93,8 @@ class AnswerReader:
             calls.append(SaidCall(part.index))
         if part.name:
             calls[-1].id, calls[-1].name = self.new_id(), part.name
-            self.called = True
+            # What comes with its name was held until it was whole.
+            self.called, self._last = True, None if part.arguments else JsonScan()
+        if self._last is not None and self._last.end(part.arguments) >= 0:
+            self._last = None
         calls[-1].arguments += part.arguments

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from services.streamer.agents.held import Held
 from services.streamer.agents.marked import unfinished
 
 OPENER, CLOSER = "<think>", "</think>"
@@ -27,53 +28,54 @@ class Reasoning:
     """Of one answer. `inside`: the text begins with reasoning. A piece is divided into reasoning and answer; however
     the text is cut, both are the same in all."""
 
-    __slots__ = ("_shown", "_state", "_text", "inside")
+    __slots__ = ("_held", "_shown", "_state", "inside")
 
     def __init__(self, inside: bool) -> None:
         self.inside = inside
         self._state = _Phase.START
-        self._text = ""
+        self._held = Held()
         self._shown = False  # some of the reasoning
 
     def feed(self, text: str) -> tuple[str, str]:
-        self._text += text
+        self._held.add(text)
         reasoning = ""
         if self._state is _Phase.START:
-            self._start()
+            self._start(self._held.begin)
         if self._state is _Phase.REASONING:
-            reasoning = self._reason()
+            reasoning = self._reason(self._held.begin)
         if self._state is _Phase.BEHIND:
-            self._text = self._text.lstrip()
-            if self._text:
+            self._held.take_spaces()
+            if self._held.begin:
                 self._state = _Phase.ANSWER
-        if self._state is not _Phase.ANSWER:
-            return reasoning, ""
-        answer, self._text = self._text, ""
-        return reasoning, answer
+        return reasoning, self._held.take() if self._state is _Phase.ANSWER else ""
 
     def flush(self) -> tuple[str, str]:
         """The text has ended."""
-        rest, self._text = self._text, ""
+        rest = self._held.take()
         if self._state is _Phase.REASONING or (self.inside and self._state is _Phase.START):
             return rest.rstrip() if self._shown else rest.strip(), ""
         return "", rest
 
-    def _start(self) -> None:
-        begin = self._text.lstrip()
+    def _start(self, begin: str) -> None:
         if begin.startswith(OPENER):
-            self._state, self._text = _Phase.REASONING, begin[len(OPENER) :]
+            self._state, self._held = _Phase.REASONING, Held(begin[len(OPENER) :])
         elif not OPENER.startswith(begin):
             self._state = _Phase.REASONING if self.inside else _Phase.ANSWER
 
-    def _reason(self) -> str:
-        if not self._shown:
-            self._text = self._text.lstrip()
-        end = self._text.find(CLOSER)
+    def _reason(self, begin: str) -> str:
+        end = begin.find(CLOSER)
+        sure = end if end >= 0 else len(begin) - unfinished(begin, CLOSER)
+        shown = begin[:sure].rstrip()
         if end >= 0:
-            shown, self._text = self._text[:end].rstrip(), self._text[end + len(CLOSER) :]
             self._state = _Phase.BEHIND
-            return shown
-        shown = self._text[: len(self._text) - unfinished(self._text, CLOSER)].rstrip()
-        self._text = self._text[len(shown) :]
-        self._shown |= bool(shown)
-        return shown
+            rest = begin[end + len(CLOSER) :]
+        else:
+            rest = begin[len(shown) :]
+        spaces = ""
+        if shown or end >= 0:
+            spaces = self._held.take_spaces()
+            self._held = Held(rest)
+        if not shown:
+            return ""
+        before, self._shown = spaces if self._shown else "", True
+        return before + shown

@@ -62,9 +62,9 @@ def _begun(call: SaidCall) -> dict[str, Any]:
 
 
 def reason(choice: Choice, ending: Ending) -> str:
-    """Why the answer ended, as clients are told."""
-    called = choice.reader is not None and choice.reader.called
-    return TOOL_CALLS if called and ending.reason == "stop" else ending.reason
+    """Why the answer ended, as clients are told: of half a call, the reason why it is half."""
+    whole = choice.reader is not None and choice.reader.calls_are_whole
+    return TOOL_CALLS if whole and ending.reason == "stop" else ending.reason
 
 
 def count_reasoning(choice: Choice, vocabulary: Vocabulary) -> None:

@@ -242,7 +242,7 @@ def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:
         return None
     formats = exchange.formats
     return formats.reader(
-        None if tools is None else tools.schemas,
+        None if tools is None else tools.parameters,
         exchange.vocabulary.end_of(ids) if formats.reasoning is not None else "",
         one_call=tools is not None and tools.one_call,
         quiet=not request.include_reasoning,

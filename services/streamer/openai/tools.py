@@ -36,12 +36,6 @@ class Tools:
     one_call: bool = False
     must: tuple[str, ...] = ()
 
-    @property
-    def schemas(self) -> dict[str, Mapping[str, Any]]:
-        """Of each tool the schemas of its arguments, by their names."""
-        found = {name: each.get("properties") for name, each in self.parameters.items()}
-        return {name: each if isinstance(each, dict) else {} for name, each in found.items()}
-
 
 def read_tools(fields: BodyFields) -> Tools | None:
     """None: the model is told of none."""

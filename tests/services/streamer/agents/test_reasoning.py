@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 from cutting import cuts
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.streamer.agents.families import formats_of
 from services.streamer.agents.reader import AnswerReader
@@ -36,6 +38,24 @@ def divided(inside: bool, text: str) -> tuple[str, str]:
 )
 def test_reasoning_and_answer_are_told_apart(inside: bool, text: str, reasoning: str, answer: str) -> None:
     assert divided(inside, text) == (reasoning, answer)
+
+
+PIECES = ["<think>", "</think>", "<", "</", "think>", " ", "\n\n", "a", "é", "<tool_call>"]
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), inside=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_cut_the_first_closing_marker_divides(pieces: list[str], inside: bool) -> None:
+    text = "".join(pieces)
+    begin = text.lstrip()
+    expected = "", text
+    if inside or begin.startswith("<think>"):
+        reasoning, _, answer = begin.removeprefix("<think>").partition("</think>")
+        expected = reasoning.strip(), answer.lstrip()
+    for cut in ([text], pieces, list(text)):
+        parser = Reasoning(inside)
+        parts = [*map(parser.feed, cut), parser.flush()]
+        assert ("".join(each for each, _ in parts), "".join(each for _, each in parts)) == expected
 
 
 def reader(parser: str, end_of_prompt: str, **how: bool) -> AnswerReader:
@@ -77,3 +97,24 @@ def test_a_call_in_the_reasoning_is_reasoning() -> None:
     made = reader("qwen3", "<think>")
     assert made.feed("<tool_call>{}</tool_call> ").reasoning == "<tool_call>{}</tool_call>"
     assert made.flush().calls == [] and not made.called
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("no call", False),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}', True),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1', False),
+        ('<tool_call>{"name": "f", "arguments": {"a": "}', False),
+        ('<tool_call>{"arguments": {"a": 1}, "name": "f"}', True),
+        ('<tool_call>{"name": "f", "arguments": "a"}</tool_call>', True),
+        ('<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "g", "arguments": {', False),
+    ],
+)
+def test_a_reader_knows_whether_its_last_call_is_whole(text: str, whole: bool) -> None:
+    for pieces in ([text], list(text)):
+        made = reader("none", "")
+        for piece in pieces:
+            made.feed(piece)
+        made.flush()
+        assert made.calls_are_whole == whole

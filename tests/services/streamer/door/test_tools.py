@@ -171,6 +171,26 @@ async def test_reasoning_stands_apart_and_is_counted(mesh: FakeMesh, http: aioht
     assert quiet["usage"] == told["usage"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"max_tokens": 64}, "length"), ({"stop": '"days"'}, "stop"), ({"stop": "</tool"}, "tool_calls")],
+)
+async def test_half_a_call_says_why_it_is_half(
+    mesh: FakeMesh, http: aiohttp.ClientSession, fields: dict[str, Any], reason: str
+) -> None:
+    """Clients read the arguments of a call whose finish_reason is tool_calls."""
+    await mesh.start_target(says(CALLS, 3))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh, **fields))["choices"]
+    ((name, arguments),) = calls_of(choice["message"])
+    assert (choice["finish_reason"], name) == (reason, "weather")
+    # What the model wrote of them, and no end that it didn't write.
+    whole = READ[0][1]
+    assert whole.startswith(arguments) and (arguments == whole) == (reason == "tool_calls")
+    message, ended = joined(await streamed(http, mesh.url + URL, {**BODY, **fields}))
+    assert (calls_of(message), ended) == ([(name, arguments)], reason)
+
+
 @pytest.mark.parametrize("tools", [None, TOOLS])
 async def test_a_form_that_was_asked_for_begins_behind_the_reasoning(
     mesh: FakeMesh, http: aiohttp.ClientSession, tools: Any

@@ -40,7 +40,7 @@ def test_tools_reach_the_template_as_they_are_written() -> None:
     request = chat(tools=[WEATHER], tool_choice="auto", parallel_tool_calls=False)
     assert orjson.loads(encode(request).tools) == [WEATHER]
     assert request.tools is not None and request.tools.one_call and not request.tools.must
-    assert request.tools.schemas == {"weather": {"city": {"type": "string"}}}
+    assert request.tools.parameters["weather"]["properties"] == {"city": {"type": "string"}}
 
 
 def test_a_call_may_be_asked_for() -> None:
