@@ -18,6 +18,7 @@ import msgspec
 from services.api.chat_templates import TemplateSource
 from services.api.messages import ChatTurn
 from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, ChildPipe
+from services.tokenizer.call_arguments import CallArguments
 from services.tokenizer.chat_template import ChatTemplate, TemplateError
 
 # Python, jinja2 and the largest conversation take a tenth of this.
@@ -111,7 +112,7 @@ def _as_dict(turn: ChatTurn) -> dict[str, Any]:
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.tool_calls:
         message["tool_calls"] = [
-            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": _raw(each.arguments)}}
+            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
             for each in turn.tool_calls
         ]
     others = {
@@ -157,10 +158,12 @@ def main() -> None:
 def _render(template: ChatTemplate, body: bytes) -> _Answer:
     try:
         job = msgspec.json.decode(body, type=_Job)
+        for call in (call for turn in job.turns for call in turn.get("tool_calls", ())):
+            call["function"]["arguments"] = CallArguments(call["function"]["arguments"])
         return _Answer(text=template.render(job.turns, job.add_generation_prompt, job.tools or (), job.kwargs))
     except TemplateError as error:
         return _Answer(error=str(error))
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return _Answer(error="the conversation's JSON can't be read: it is nested too deep, or no JSON")
 
 

@@ -29,6 +29,8 @@ class Spelling:
     end: str = ""
 
 
+# Between reasoning and what follows it. A small model may write lines without end.
+SPACES = r"/\s{0,8}/"
 # Schemas of the arguments of the tools that may be called, by name.
 Tools = Mapping[str, Mapping[str, Any]]
 # Ids of special tokens by name: in a text they are one token and no other.
@@ -73,8 +75,8 @@ def _thought(reasoning: Reasoning | None, special: Special) -> tuple[str, list[s
     end = f"/(?s:.*)/ {_written(CLOSER, special)}" if CLOSER in special else rf"/(?s:.*)<\/{CLOSER[2:-1]}>/"
     rule = f"thought{'' if CLOSER in special else '[lazy]'}: {end}"
     if reasoning.inside:
-        return r"thought /\s*/", [rule]
-    return rf"({_written(OPENER, special)} thought /\s*/)?", [rule]
+        return f"thought {SPACES}", [rule]
+    return f"({_written(OPENER, special)} thought {SPACES})?", [rule]
 
 
 def _written(text: str, special: Special) -> str:

@@ -97,6 +97,30 @@ async def test_a_template_without_tools_is_told_of_them_in_words(template: str) 
     assert rest == f"<assistant><tool_call>\n{call}\n</tool_call>\n<user>{response}{response}"
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("{{ '<' + a + '>' }}", f"<{ARGUMENTS}>"),
+        ("{{ '<' ~ a ~ '>' }}", f"<{ARGUMENTS}>"),
+        ("<{{ a }}>", f"<{ARGUMENTS}>"),
+        ("{{ a | string }}", ARGUMENTS),
+        ("{{ a if a is string else a | tojson }}", ARGUMENTS),
+        ("{% for name in a %}{{ name }}={{ a[name] | tojson }};{% endfor %}", 'city="Köln \\"Ö\\"";days=[1, 2];'),
+        ("{{ a.city }} {{ a['days'] }} {{ a is mapping }}", 'Köln "Ö" [1, 2] True'),
+    ],
+)
+async def test_arguments_are_an_object_and_a_text(written: str, text: str) -> None:
+    """Some templates join them to a text, as the model wrote them; others read an object."""
+    begin = "{% if tools %}{% endif %}{% set a = messages[-1].tool_calls[0].function.arguments %}"
+    assert await rendered(begin + written, [USER, CALLING]) == text
+
+
+async def test_reasoning_of_earlier_answers_has_both_of_its_names() -> None:
+    turns = [USER, ChatTurn(role="assistant", content="Fine.", reasoning="Hm.")]
+    for name in ("reasoning", "reasoning_content"):
+        assert await rendered(f"{{{{ messages[1].{name} }}}}{{{{ messages[0].{name} }}}}", turns) == "Hm."
+
+
 async def test_without_a_system_message_the_words_are_one() -> None:
     text = await rendered(PLAIN, [USER], tools=[TOOL])
     assert text.startswith("<system>You can call functions.") and text.endswith("<user>How is it?\n")
