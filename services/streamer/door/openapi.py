@@ -23,7 +23,7 @@ from services.streamer.extras.mesh_map import KILLED_ROLES
 from services.streamer.messages import errors as messages_errors
 from services.streamer.messages import schema as messages_schema
 from services.streamer.messages.request import SAME
-from services.streamer.openai.conversation import MAX_KWARGS, ROLES
+from services.streamer.openai.conversation import EFFORTS, MAX_KWARGS, ROLES
 from services.streamer.openai.embeddings import ALSO as ALSO_OF_EMBEDDING
 from services.streamer.openai.embeddings import MAX_INPUTS, MAX_TOKENS_IN_ALL
 from services.streamer.openai.embeddings import ROWS as OF_EMBEDDING
@@ -278,6 +278,10 @@ TEMPLATE_FIELDS: dict[str, Schema] = {
         "type": "object",
         "maxProperties": MAX_KWARGS,
         "description": "Variables of the chat template, such as enable_thinking",
+    },
+    "reasoning_effort": {
+        "enum": list(EFFORTS),
+        "description": "Of the chat template, as its variables reasoning_effort and enable_thinking (false with none)",
     },
 }
 MESSAGES = {**list_of(MESSAGE, "The conversation so far"), "minItems": 1}

@@ -6,6 +6,7 @@ Knows the fields of a message; tools.py knows those of calls.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from services.api.messages import ChatTurn, Encode
 from services.streamer.openai.errors import bad_value, unsupported
@@ -14,6 +15,7 @@ from services.streamer.openai.tools import LONGEST_ID, as_json, read_calls
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_KWARGS = 64
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # What the template is given by others.
 NOT_KWARGS = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
@@ -71,11 +73,22 @@ def _reasoning(message: BodyFields) -> str | None:
 
 def _template_kwargs(fields: BodyFields) -> str:
     """As JSON; empty: none."""
-    if not (value := fields.get("chat_template_kwargs")):
-        if value is not None and not isinstance(value, dict):
+    kwargs = _effort(fields)
+    if (value := fields.get("chat_template_kwargs")) is not None:
+        if not isinstance(value, dict):
             raise wrong_type("chat_template_kwargs", "an object", value)
-        return ""
-    kwargs = BodyFields(value, "chat_template_kwargs").values
+        _check_kwargs(value)
+        kwargs |= value
+    return as_json(kwargs, "chat_template_kwargs") if kwargs else ""
+
+
+def _effort(fields: BodyFields) -> dict[str, Any]:
+    """Templates know one of these, if any."""
+    effort = fields.choice("reasoning_effort", EFFORTS)
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
+def _check_kwargs(kwargs: dict[str, Any]) -> None:
     if len(kwargs) > MAX_KWARGS:
         raise bad_value("chat_template_kwargs", f"has {len(kwargs)} keys, at most {MAX_KWARGS} are taken")
     for name in kwargs:
@@ -83,4 +96,3 @@ def _template_kwargs(fields: BodyFields) -> str:
             raise bad_value("chat_template_kwargs", f"has the key {shown(name)}, which is no name in a template")
         if name in NOT_KWARGS or name.endswith(("_token", "_tokens")):
             raise unsupported(f"chat_template_kwargs.{name}", "is not taken from requests")
-    return as_json(kwargs, "chat_template_kwargs")

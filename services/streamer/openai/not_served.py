@@ -21,7 +21,6 @@ CHAT: Values = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
-    "reasoning_effort": ("none",),
     "verbosity": (),
     "web_search_options": (),
     "add_generation_prompt": (True,),
@@ -57,7 +56,10 @@ EMBEDDINGS: Values = {
 # Fields of other servers that are refused in a body, and that some clients put into `metadata`.
 REFUSED_ELSEWHERE = frozenset({"enable_thinking", "reasoning_max_tokens", "temp_scaled_logprobs", "chat_template"})
 # Fields that ask for something in chats alone.
-OF_CHATS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "include_reasoning"})
+OF_CHATS = frozenset({
+    "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "include_reasoning", "reasoning_effort",
+    "thinking_token_budget",
+})  # fmt: skip
 
 
 def check_not_asked(fields: BodyFields, values: Values) -> None:

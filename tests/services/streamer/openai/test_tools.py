@@ -121,6 +121,8 @@ def function(**fields: Any) -> list[Any]:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"include_reasoning": 5}, "include_reasoning"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {f"a{n}": 1 for n in range(65)}}, "chat_template_kwargs"),
@@ -178,3 +180,19 @@ def test_tokenize_takes_the_same_fields() -> None:
     asked = encode(chat(tools=[WEATHER], chat_template_kwargs={"a": 1}))
     assert (message.turns, message.tools, message.template_kwargs) == (asked.turns, asked.tools, asked.template_kwargs)
     assert not message.add_generation_prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "kwargs"),
+    [
+        ({}, {}),
+        ({"reasoning_effort": None, "chat_template_kwargs": {}}, {}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        # What the request says of a variable itself counts.
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False, "a": 1}},
+         {"reasoning_effort": "low", "enable_thinking": False, "a": 1}),
+    ],
+)  # fmt: skip
+def test_the_effort_is_for_the_template(fields: dict[str, Any], kwargs: dict[str, Any]) -> None:
+    assert orjson.loads(encode(chat(**fields)).template_kwargs or "{}") == kwargs
