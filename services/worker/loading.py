@@ -89,6 +89,7 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
     model = load_torch_model(folder, wanted, getattr(drafter, "taps", ()), head)
     drafters = {chosen.method: drafter(chosen.method, settings, model)} if chosen and drafter else {}
     grammars = Grammars(folder / "tokenizer.json", model.facts.vocab_size, model.facts.eos_token_ids)
+    grammars.read_vocabulary()
     return TorchRunner(model, HeadDrafters(drafters), model.counts, grammars)
 
 

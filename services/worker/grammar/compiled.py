@@ -2,12 +2,13 @@
 
 Matchers of one compiled grammar share what its lexer learns, and its lexer's limits, but no text. Compiling takes
 milliseconds, at most a second for what the tokenizer's check let in: `prepare` does it in a thread of its own, before a
-sequence arrives in the engine. The vocabulary is read with the first grammar. Knows no sequences.
+sequence arrives in the engine. Knows no sequences.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,12 @@ class Grammars:
     async def prepare(self, grammar: str) -> None:
         """Compile it, not in the caller's thread. Raises GrammarError."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self.matcher, grammar)
+
+    def read_vocabulary(self) -> None:
+        """Before the worker is ready: it takes up to seconds, all with the interpreter's lock, in which one that is in
+        use would count as lost. Why it can't be read is told to requests with grammars."""
+        with contextlib.suppress(GrammarError, ImportError):
+            _ = self.vocabulary
 
     async def prepare_vocabulary(self) -> None:
         """Read it, not in the caller's thread. Raises GrammarError."""

@@ -6,13 +6,14 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from services.api import draft_tree as tree
-from services.api.grammars import started
+from services.api.grammars import GrammarError, started
 from services.streamer.agents.grammars import choice, json_schema, regex
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.state import GrammarState, RowMasks
@@ -186,3 +187,17 @@ def test_a_grammar_that_is_compiled_holds_up_no_other(grammars: Grammars, monkey
             go_on.set()
         assert not slow.result(60.0).is_error()
     assert len(grammars) == 2
+
+
+def test_the_vocabulary_is_read_ahead_and_its_faults_are_told_to_requests(
+    tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = Grammars(tokenizer_file, 49152, (END,))
+    ahead.read_vocabulary()
+    monkeypatch.setattr("services.worker.grammar.compiled.read_vocabulary", lambda *given: pytest.fail("read again"))
+    assert ahead.matcher(PERSON).compute_bitmask()
+    monkeypatch.undo()
+    without = Grammars(tokenizer_file.with_name("none.json"), 49152, (END,))
+    without.read_vocabulary()
+    with pytest.raises(GrammarError, match="can't be used"):
+        without.matcher(PERSON)
