@@ -64,18 +64,14 @@ class Reasoning:
 
     def _reason(self, begin: str) -> str:
         end = begin.find(CLOSER)
-        sure = end if end >= 0 else len(begin) - unfinished(begin, CLOSER)
-        shown = begin[:sure].rstrip()
-        if end >= 0:
-            self._state = _Phase.BEHIND
-            rest = begin[end + len(CLOSER) :]
-        else:
-            rest = begin[len(shown) :]
-        spaces = ""
-        if shown or end >= 0:
-            spaces = self._held.take_spaces()
-            self._held = Held(rest)
-        if not shown:
+        over = end >= 0
+        shown = begin[: end if over else len(begin) - unfinished(begin, CLOSER)].rstrip()
+        if not shown and not over:
             return ""
-        before, self._shown = spaces if self._shown else "", True
-        return before + shown
+        spaces = self._held.take_spaces()
+        self._held = Held(begin[end + len(CLOSER) :] if over else begin[len(shown) :])
+        if over:
+            self._state = _Phase.BEHIND
+        if shown and not self._shown:
+            spaces, self._shown = "", True
+        return spaces + shown if shown else ""

@@ -101,7 +101,7 @@ class LimitedReasoning:
             forced = [token if _allows(grammar, row, token) else NOTHING for row, token in enumerate(forced)]
         if all(token == NOTHING for token in forced):
             return grammar
-        found = self._free(len(forced), allowed) if grammar is None else grammar
+        found = self._free(len(forced), allowed) if grammar is None else _copied(grammar)
         for row, token in enumerate(forced):
             if token != NOTHING:
                 found.bits[row] = 0
@@ -157,6 +157,10 @@ class LimitedReasoning:
         if closing == len(self._forced):
             return OVER
         return Place(Phase.INSIDE, place.tokens + 1, text[1 - len(self._closer) :], closing)
+
+
+def _copied(masks: RowMasks) -> RowMasks:
+    return RowMasks(masks.bits.copy(), masks.known.copy(), masks.follows.copy())
 
 
 def _allows(found: RowMasks, row: int, token: int) -> bool:
