@@ -142,14 +142,14 @@ def test_a_limit_that_is_not_reached_changes_nothing(runner: TorchRunner, tokeni
 
 
 def test_preemption_and_another_attempt_change_no_token(runner: TorchRunner, tokenizer: Tokenizer) -> None:
-    wanted = asked(tokenizer, LIMITS[:5])
+    wanted = asked(tokenizer, LIMITS[:5], max_tokens=50)
     calm = run_all(runner, wanted)[0]
     crowded, scheduler = run_all(runner, wanted, repeat_what_followed, pages=7, max_step_tokens=24)
     assert scheduler.preemptions > 0 and seen(crowded) == seen(calm)
     # Also one that begins between two tokens of the marker.
     for so_far in (3, 7, 8, 9, 15):
         again = request(
-            wanted[0].token_ids, so_far=calm[0].ids[:so_far], attempt=2, seed=0, max_tokens=28, ignore_eos=True,
+            wanted[0].token_ids, so_far=calm[0].ids[:so_far], attempt=2, seed=0, max_tokens=50, ignore_eos=True,
             reasoning=limit(LIMITS[0]),
         )  # fmt: skip
         assert run_all(runner, [again])[0][0].ids == calm[0].ids[so_far:]
