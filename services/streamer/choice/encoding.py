@@ -109,6 +109,9 @@ async def _behind_reasoning(exchange: Exchange, form: str, prompt: list[int]) ->
 
 def _reasoning_limit(exchange: Exchange, prompt: list[int]) -> ReasoningLimit | None:
     formats, tokens = exchange.formats, exchange.request.thinking_token_budget
+    if formats.reasoning is None and exchange.request.up_to_context:
+        # Clients of the Messages API send a budget whatever model there is.
+        return None
     if formats.reasoning is None:
         raise unsupported("thinking_token_budget", "needs reasoning: this model's answers have none (reasoning_parser)")
     return formats.reasoning_limit(tokens, exchange.vocabulary.end_of(prompt))

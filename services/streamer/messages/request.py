@@ -34,7 +34,6 @@ NOT_SERVED: dict[str, tuple[Any, ...]] = {
     "container": (),
     "inference_geo": (),
 }
-BUDGET = "thinking_token_budget"
 ENABLED, DISABLED, ADAPTIVE = THINKING_TYPES = ("enabled", "disabled", "adaptive")
 SHOWN, LEFT_OUT = DISPLAYS = ("summarized", "omitted")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -88,7 +87,7 @@ def parse_messages(values: dict[str, Any], limits: RequestLimits) -> Request:
         up_to_context=True,
         sampling=replace(request.sampling, grammar=asked.grammar),
         grammar_field="output_config.format" if asked.grammar else "",
-        **_bound(asked.thinking),
+        thinking_token_budget=-1 if asked.thinking.budget is None else asked.thinking.budget,
     )
 
 
@@ -134,12 +133,6 @@ def _thinking(fields: BodyFields) -> Thinking:
     # Templates have one of these names for it.
     kwargs = {} if kind == ADAPTIVE else dict.fromkeys(("enable_thinking", "thinking"), kind == ENABLED)
     return Thinking(kwargs, budget, display != LEFT_OUT)
-
-
-def _bound(thinking: Thinking) -> dict[str, Any]:
-    """Where chats have a bound of the reasoning, it is that."""
-    bounded = thinking.budget is not None and BUDGET in Request.__dataclass_fields__
-    return {BUDGET: thinking.budget} if bounded else {}
 
 
 def _output(fields: BodyFields) -> tuple[dict[str, str], str]:

@@ -7,7 +7,7 @@ import pytest
 
 from services.api.messages import Encode
 from services.streamer.agents.grammars import json_schema
-from services.streamer.messages.request import BUDGET, NOT_SERVED, parse_count, parse_messages
+from services.streamer.messages.request import NOT_SERVED, parse_count, parse_messages
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import Request, RequestLimits, answer_length
 from services.streamer.openai.tools import MAX_TOOLS
@@ -105,9 +105,9 @@ def test_thinking_is_said_to_the_template(thinking: Any, kwargs: dict[str, bool]
     assert request.include_reasoning is told
 
 
-@pytest.mark.skipif(BUDGET not in Request.__dataclass_fields__, reason="chats have no bound of the reasoning")
 def test_a_budget_for_thinking_is_that_of_chats() -> None:
-    assert getattr(asked(thinking={"type": "enabled", "budget_tokens": 99}), BUDGET) == 99
+    assert asked(thinking={"type": "enabled", "budget_tokens": 99}).thinking_token_budget == 99
+    assert asked().thinking_token_budget == -1
 
 
 def test_an_effort_is_said_to_the_template() -> None:
