@@ -27,9 +27,12 @@ class SaidCall:
 
 @dataclass(slots=True)
 class Said:
+    """`parts`: content and calls in the order of the text."""
+
     reasoning: str = ""
     content: str = ""
     calls: list[SaidCall] = field(default_factory=list)
+    parts: list[str | SaidCall] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.calls)
@@ -78,19 +81,20 @@ class AnswerReader:
 
     def _said(self, reasoning: str, parts: list[Part]) -> Said:
         said = Said("" if self.quiet else reasoning)
-        content = []
         for part in parts:
             if isinstance(part, str):
-                content.append(part)
+                said.parts.append(part)
             elif not (self.one_call and part.index):
-                self._add(part, said.calls)
-        said.content = "".join(content)
+                self._add(part, said)
+        said.content = "".join([each for each in said.parts if isinstance(each, str)])
         return said
 
-    def _add(self, part: CallDelta, calls: list[SaidCall]) -> None:
+    def _add(self, part: CallDelta, said: Said) -> None:
         """Parts of one call that come together are one."""
+        calls = said.calls
         if not calls or calls[-1].index != part.index:
             calls.append(SaidCall(part.index))
+            said.parts.append(calls[-1])
         if part.name:
             calls[-1].id, calls[-1].name = self.new_id(), part.name
             # What comes with its name was held until it was whole.
