@@ -189,9 +189,12 @@ def request_fields() -> str:
     """The fields of a request that are numbers, booleans or texts, from their rows."""
     from services.api.sampling import PARAMETERS
     from services.streamer.openai.request import OF_CHAT, OF_COMPLETION, SHARED
+    from services.streamer.responses.body import OF_RESPONSE
 
-    rows = {**PARAMETERS, **SHARED, **{f"{name} (chat)": row for name, row in OF_CHAT.items()},
-            **{f"{name} (completions)": row for name, row in OF_COMPLETION.items()}}  # fmt: skip
+    of_one = {"chat": OF_CHAT, "completions": OF_COMPLETION, "responses": OF_RESPONSE}
+    rows = {**PARAMETERS, **SHARED}
+    for route, its in of_one.items():
+        rows |= {f"{name} ({route})": row for name, row in its.items()}
     return table(
         ("field", "accepted", "meaning"),
         ((f"`{row.name}`{name.removeprefix(row.name)}", row.accepted, row.help) for name, row in rows.items()),

@@ -135,7 +135,8 @@ STREAMER_FOLDERS = {
     "choice": {"openai", "agents"},
     "messages": {"openai", "agents", "choice"},
     "extras": {"openai", "choice"},
-    "door": {"openai", "agents", "choice", "extras", "messages"},
+    "responses": {"openai", "agents", "choice"},
+    "door": {"openai", "agents", "choice", "extras", "messages", "responses"},
 }
 
 

@@ -43,6 +43,7 @@ from services.streamer.extras.probe import Probe
 from services.streamer.extras.replays import Replays
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import RequestLimits
+from services.streamer.responses.kept import Bounds
 
 if TYPE_CHECKING:
     from services.runtime.process import Context
@@ -262,6 +263,11 @@ class StreamerActor(Actor):
             health=self._health,
             page_tokens=settings.page_tokens,
             pace=settings.pace_ms / 1000,
+            kept_responses=Bounds(
+                settings.kept_responses,
+                settings.kept_responses_mb * 2**20 // max(1, len(keys_of(settings.api_keys))),
+                settings.kept_responses_seconds,
+            ),
         )
 
     def _health(self) -> MeshReadiness:

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from services.streamer.door import page, request_log
 from services.streamer.door.access import Access
 from services.streamer.door.answer import OPENAI, AnswerForm
 from services.streamer.door.answer_messages import MESSAGES
+from services.streamer.door.answer_responses import response_form
 from services.streamer.door.bodies import JSON, Bodies
 from services.streamer.door.connections import ANSWER_HEADERS, Connection
 from services.streamer.door.embeddings import answer_embeddings
@@ -59,7 +61,7 @@ from services.streamer.messages import errors as messages_errors
 from services.streamer.messages.request import parse_count, parse_messages
 from services.streamer.openai.embeddings import check_against as check_embeddings
 from services.streamer.openai.embeddings import parse_embeddings
-from services.streamer.openai.errors import ApiError
+from services.streamer.openai.errors import ApiError, unsupported
 from services.streamer.openai.request import (
     Request,
     RequestLimits,
@@ -69,6 +71,8 @@ from services.streamer.openai.request import (
     parse_detokenize,
     parse_tokenize,
 )
+from services.streamer.responses.body import parse_response
+from services.streamer.responses.kept import Bounds, KeptResponses, OwnResponses, no_such_response
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -110,6 +114,7 @@ class HttpApi:
         page_tokens: int = 32,
         shared_namespaces: str = "",
         pace: float = 0.0,
+        kept_responses: Bounds | None = None,
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -129,6 +134,7 @@ class HttpApi:
         self.turns = Turns()
         self.created = int(time.time())
         self._namespaces = NamespaceIds(shared_namespaces)
+        self._responses = KeptResponses(kept_responses or Bounds(), time.monotonic)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Called by aiohttp for every request; answers all of them."""
@@ -191,6 +197,10 @@ class HttpApi:
         named = self._namespaces
         return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name), named.name_of(key))
 
+    def kept(self, http: web.BaseRequest) -> OwnResponses:
+        """The responses that were kept for whoever sent this."""
+        return self._responses.of(self._namespaces.name_of(self.access.key(http)))
+
 
 # Handlers ---------------------------------------------------------------------------------------------
 
@@ -212,6 +222,8 @@ async def count_tokens(api: HttpApi, http: web.BaseRequest) -> web.StreamRespons
     api.known_model(model)
     async with api.admission.admit(1):
         return json_response({"input_tokens": len(await _encoded(api, message))})
+
+
 async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     watch = RequestTimes(api.metrics)
     request = parse_embeddings(await api.json(http))
@@ -236,6 +248,34 @@ async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     except Exception:
         watch.failed("error", count)
         raise
+
+
+async def create_response(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    kept = api.kept(http)
+    return await _answer(api, http, partial(parse_response, kept=kept), response_form(kept))
+
+
+async def one_response(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    for name in http.query:
+        raise unsupported(shown(name))
+    response_id = _response_id(http)
+    if (found := api.kept(http).find(response_id)) is None:
+        raise no_such_response(response_id)
+    return web.Response(body=found.body, content_type=JSON)
+
+
+async def remove_response(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    response_id = _response_id(http)
+    if not api.kept(http).remove(response_id):
+        raise no_such_response(response_id)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def _response_id(http: web.BaseRequest) -> str:
+    found = http.path.removeprefix("/v1/responses/")
+    if "/" in found:  # such as input_items
+        raise no_such_path(http.method, http.path, [(route.method, route.path) for route in ROUTES])
+    return found
 
 
 async def models(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
@@ -365,6 +405,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/messages", messages, "Continue a conversation, for clients of Anthropic's API"),
     Route("POST", "/v1/messages/count_tokens", count_tokens, "How many tokens the prompt of such a request has"),
     Route("POST", "/v1/embeddings", embeddings, "Embeddings of texts"),
+    Route("POST", "/v1/responses", create_response, "Answer, as OpenAI's Responses API does"),
+    Route("GET", "/v1/responses/{response_id}", one_response, "A response that was kept"),
+    Route("DELETE", "/v1/responses/{response_id}", remove_response, "Delete a response that was kept"),
     Route("GET", "/v1/models", models, "The models this server answers for"),
     Route("GET", "/v1/models/{model}", one_model, "One model"),
     Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),

@@ -42,6 +42,8 @@ from services.streamer.openai.sampling import (
 from services.streamer.openai.speculation import MAX_CORPORA
 from services.streamer.openai.structured import FORMATS, MAX_CHOICES
 from services.streamer.openai.tools import AUTO, MAX_CALLS, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
+from services.streamer.responses import described
+from services.streamer.responses.body import OF_RESPONSE, SHARED_HERE
 
 Schema = dict[str, Any]
 
@@ -354,6 +356,16 @@ EMBEDDINGS: dict[str, Schema] = {
     **rows(OF_EMBEDDING, ALSO_OF_EMBEDDING),
     **{name: BOTH[name] for name in WITHOUT_EFFECT_ON_EMBEDDINGS},
 }
+# As in chats.
+ALSO_OF_RESPONSES = (
+    "model", "stop", "bad_words", "speculation", "prediction", "user", "safety_identifier", "parallel_tool_calls",
+    "chat_template_kwargs",
+)  # fmt: skip
+RESPONSE: dict[str, Schema] = {
+    **described.FIELDS,
+    **{name: CHAT[name] for name in ALSO_OF_RESPONSES},
+    **rows(SHARED_HERE, PARAMETERS, OF_RESPONSE),
+}
 TOKENIZE: dict[str, Schema] = {
     "model": MODEL,
     "prompt": TEXT,
@@ -389,6 +401,7 @@ BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/v1/messages": (messages_schema.create({name: CHAT[name] for name in SAME}), ["model", "messages", "max_tokens"]),
     "/v1/messages/count_tokens": (messages_schema.PROMPT, ["model", "messages"]),
     "/v1/embeddings": (EMBEDDINGS, ["model", "input"]),
+    "/v1/responses": (RESPONSE, ["model", "input"]),
     "/tokenize": (TOKENIZE, []),
     "/detokenize": (DETOKENIZE, ["tokens"]),
     "/v1/corpora": (CORPUS, ["name"]),
@@ -396,7 +409,7 @@ BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/remove_external_corpus": ({"corpus_id": NAMED}, ["corpus_id"]),
     "/v1/mesh/kill": ({"role": {"type": "string", "enum": list(KILLED_ROLES)}}, ["role"]),
 }
-STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 
 ERROR: Schema = {
     "type": "object",
@@ -418,7 +431,7 @@ PROBLEMS = {
     "400": "The request is wrong; param names the field",
     "401": "The API key is missing or wrong",
     "403": "A page of another site asks, and the server has no API keys",
-    "404": "No such model or path",
+    "404": "No such model, response or path",
     "405": "The path takes another method",
     "408": "The request did not arrive in time",
     "413": "The body is too large",
@@ -456,8 +469,9 @@ def document(routes: Sequence[RouteRow], version: str, sampling: SamplingDefault
 
 def _operation(route: RouteRow, defaults: Mapping[str, float]) -> Schema:
     operation: Schema = {"summary": route.summary, "responses": _responses(route)}
-    if "{model}" in route.path:
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
+    for name in ("model", "response_id"):
+        if f"{{{name}}}" in route.path:
+            operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": TEXT}]
     if route.path.startswith("/v1/corpora") and route.method != "POST":
         named = [{"name": "name", "in": "path", "required": True, "schema": NAMED}] if "{name}" in route.path else []
         operation["parameters"] = named + [{"name": name, "in": "query", "schema": PLACE[name]} for name in PLACE]
@@ -484,7 +498,7 @@ def _responses(route: RouteRow) -> Schema:
     later = (route.method, route.path) in (("POST", "/v1/corpora"), ("POST", "/v1/mesh/kill"))
     responses: Schema = {"202" if later else "200": done}
     problems = PROBLEMS if route.path in BODIES else {}
-    if route.path == "/v1/models/{model}":
+    if route.path in ("/v1/models/{model}", "/v1/responses/{response_id}"):
         problems = {"404": PROBLEMS["404"]}
     if route.path == "/metrics":
         problems = {"403": "The setting api_metrics doesn't show them to this client"}

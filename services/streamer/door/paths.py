@@ -15,7 +15,6 @@ BASE = "/v1"
 SUCCESSORS = {
     "/generate": "POST /v1/completions, with the text as prompt and the sampling parameters beside it",
     "/generate_stream": "POST /v1/completions with stream: true",
-    "/v1/responses": "POST /v1/chat/completions",
     "/embedding": "POST /v1/embeddings, with input for content",
     "/pooling": "POST /v1/embeddings",
     "/completion": "POST /v1/completions, with max_tokens for n_predict",

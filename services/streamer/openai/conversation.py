@@ -25,7 +25,7 @@ _KWARG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 def read_conversation(fields: BodyFields, most: int, tools: str) -> Encode:
     """`most`: messages that are taken; `tools`: JSON, or nothing."""
-    return Encode(turns=_turns(fields, most), tools=tools, template_kwargs=_template_kwargs(fields))
+    return Encode(turns=_turns(fields, most), tools=tools, template_kwargs=read_template_kwargs(fields))
 
 
 def _turns(fields: BodyFields, most: int) -> list[ChatTurn]:
@@ -71,7 +71,7 @@ def _reasoning(message: BodyFields) -> str | None:
     return next((each for each in names if each is not None), None)
 
 
-def _template_kwargs(fields: BodyFields) -> str:
+def read_template_kwargs(fields: BodyFields) -> str:
     """As JSON; empty: none."""
     kwargs = _effort(fields)
     if (value := fields.get("chat_template_kwargs")) is not None:

@@ -83,6 +83,13 @@ class BodyFields:
             raise bad_value(self.at(name), f"is longer than {longest} characters", "string_above_max_length")
         return str(value)
 
+    def needed(self, name: str, longest: int) -> str:
+        """A text that must be there."""
+        value = self.text(name, longest)
+        if value is None:
+            raise bad_value(self.at(name), "is missing", "missing_required_parameter")
+        return value
+
     def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
         value = self.get(name)
         if value is None:

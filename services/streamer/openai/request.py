@@ -163,6 +163,15 @@ class Request(Shared):
         return self.n * len(self.prompts)
 
     @property
+    def prompt_field(self) -> str:
+        """The field that errors of the prompt name, and below it that of the answer's length."""
+        return "messages" if self.chat else "prompt"
+
+    @property
+    def length_field(self) -> str:
+        return "max_tokens"
+
+    @property
     def scored(self) -> int:
         """As sampling.logprobs: what is wanted of the tokens of the prompts."""
         return max(self.prompt_logprobs, self.sampling.logprobs if self.echo else -1)
@@ -241,7 +250,7 @@ def check_against(request: Request, card: ModelCard) -> None:
 def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int:
     """How many tokens may follow a prompt of this length; a 400 when they do not fit."""
     if prompt_tokens == 0:
-        raise bad_value("messages" if request.chat else "prompt", "is empty")
+        raise bad_value(request.prompt_field, "is empty")
     room = max_context - prompt_tokens
     if room < 1:
         raise too_long(request, f"The prompt has {prompt_tokens} tokens", max_context)
@@ -250,9 +259,10 @@ def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int
     if request.max_tokens > room and request.up_to_context:
         return room
     if request.max_tokens > room:
-        asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked, at most {room} fit"
+        length = f"{request.length_field} {request.max_tokens}"
+        asked = f"{prompt_tokens} prompt tokens and {length} were asked, at most {room} fit"
         # The prompt alone would fit: the requested length is at fault.
-        raise too_long(request, asked, max_context, param="max_tokens")
+        raise too_long(request, asked, max_context, param=request.length_field)
     return request.max_tokens
 
 
@@ -260,7 +270,7 @@ def too_long(request: Request, asked: str, max_context: int, param: str | None =
     return ApiError(
         400,
         f"{asked}; the context holds {max_context} tokens, of which at least one is the answer",
-        param=param or ("messages" if request.chat else "prompt"),
+        param=param or request.prompt_field,
         code="context_length_exceeded",
     )
 

@@ -36,12 +36,18 @@ def read_grammar(fields: BodyFields) -> AskedForm:
     asked = [each for each in (_response_format(fields), _structured_outputs(fields), *_guided(fields)) if each.field]
     for other in asked[1:]:
         raise bad_value(other.field, f"contradicts {asked[0].field}: give one of them")
-    if not asked:
-        return AskedForm()
-    if len(asked[0].grammar) > MAX_GRAMMAR:
-        message = f"makes a grammar of {len(asked[0].grammar)} characters, at most {MAX_GRAMMAR} are taken"
-        raise bad_value(asked[0].field, message)
-    return asked[0]
+    return check_size(asked[0]) if asked else AskedForm()
+
+
+def check_size(asked: AskedForm) -> AskedForm:
+    if len(asked.grammar) > MAX_GRAMMAR:
+        message = f"makes a grammar of {len(asked.grammar)} characters, at most {MAX_GRAMMAR} are taken"
+        raise bad_value(asked.field, message)
+    return asked
+
+
+def any_object(where: str) -> AskedForm:
+    return AskedForm(json_schema(ANY_OBJECT), where)
 
 
 def _response_format(fields: BodyFields) -> AskedForm:
@@ -54,14 +60,14 @@ def _response_format(fields: BodyFields) -> AskedForm:
         raise bad_value(wish.at("type"), f"must be one of {', '.join(FORMATS)}; not {shown(kind)}")
     asked = AskedForm()
     if kind == "json_object":
-        asked = AskedForm(json_schema(ANY_OBJECT), wish.path)
+        asked = any_object(wish.path)
     if kind == "json_schema":
-        asked = _named_schema(BodyFields(_given(wish, "json_schema"), wish.at("json_schema")))
+        asked = named_schema(BodyFields(_given(wish, "json_schema"), wish.at("json_schema")))
     wish.nothing_else()
     return asked
 
 
-def _named_schema(wish: BodyFields) -> AskedForm:
+def named_schema(wish: BodyFields) -> AskedForm:
     """`name`, `description` and `strict` are for models that are told of the schema; here it always holds."""
     wish.text("name", 256)
     wish.text("description", 65536)

@@ -129,12 +129,12 @@ def _call(call: BodyFields) -> ToolCall:
     call.integer("index", 0, MAX_CALLS)
     function = BodyFields(call.get("function"), call.at("function"))
     call.nothing_else()
-    name, arguments = _name(function), _arguments(function)
+    name, arguments = _name(function), read_arguments(function)
     function.nothing_else()
     return ToolCall(id=given, name=name, arguments=arguments)
 
 
-def _arguments(function: BodyFields) -> str:
+def read_arguments(function: BodyFields) -> str:
     """As JSON. Some clients send the object itself."""
     value, where = function.get("arguments"), function.at("arguments")
     if isinstance(value, dict):

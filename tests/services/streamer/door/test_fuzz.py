@@ -133,12 +133,46 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]  # fmt: skip
+RESPONSES: list[tuple[str, dict[str, Any]]] = [
+    (
+        "/v1/responses",
+        {
+            "model": MODEL, "input": "hi", "instructions": "a", "max_output_tokens": 5, "temperature": 0.5,
+            "top_p": 0.9, "metadata": {"a": "b"}, "stream": True, "stream_options": {"include_obfuscation": False},
+            "include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "top_logprobs": 2,
+            "text": {"format": {"type": "json_schema", "name": "n", "strict": True, "schema": {
+                "type": "object", "properties": {"a": {"type": "string"}}}}, "verbosity": "medium"},
+            "reasoning": {"effort": "low", "summary": "auto"}, "store": True, "truncation": "disabled", "user": "u",
+            "background": False, "speculation": {"method": "ngram"}, "previous_response_id": None,
+        },
+    ),
+    (
+        "/v1/responses",
+        {
+            "model": MODEL, "input": [
+                {"role": "user", "content": "b"},
+                {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "b"}]},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "content": [
+                    {"type": "reasoning_text", "text": "c"}]},
+                {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [
+                    {"type": "output_text", "text": "d", "annotations": [], "logprobs": []}]},
+                {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"a": [1, {}]}'},
+                {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "3"}]},
+            ],
+            "tools": [{"type": "function", "name": "f", "description": "a", "strict": True, "parameters": {
+                "type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+            "parallel_tool_calls": False, "chat_template_kwargs": {"a": [1]}, "prompt_cache_key": "k",
+        },
+    ),
+]  # fmt: skip
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1.5, -0.0, 1e308, 2**31, 2**63, -(2**63), 2**64 - 1, "", "a", "\x00", "é🦊", "9" * 50,
     [], {}, [[]], [{}], {"a": {}}, [None], [1, "a"], ["", ""], {"type": "text"}, "text", "user", MODEL, "x" * 5000,
 ]  # fmt: skip
 
 
+ENDS = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: message_stop\n")
 WORDS = [b"\xff", b"NaN", b"Infinity", b"\\ud800", b"[" * 500, b"1e999", b'"', b"{"]
 
 
@@ -202,8 +236,8 @@ async def bombard(
                 assert response.status in expected, (response.status, data[:5000], answer)
                 of_messages = path.startswith("/v1/messages")
                 if response.content_type == "text/event-stream":
-                    last = b'data: {"type":"message_stop"}\n\n' if of_messages else b"data: [DONE]\n\n"
-                    assert answer.endswith(last), (data, answer)
+                    last = answer.rpartition(b"\n\n")[0].rpartition(b"\n\n")[2]
+                    assert last.startswith((b"data: [DONE]", *ENDS)), (data, answer)
                 elif response.status != 200:
                     told = {"message", "type"} if of_messages else {"message", "type", "param", "code"}
                     assert set(orjson.loads(answer)["error"]) == told
@@ -226,6 +260,14 @@ async def test_two_thousand_mutated_bodies_of_messages(mesh: FakeMesh, http: aio
     seeds = [each for each in SEEDS if each[0].startswith("/v1/messages")]
     statuses = await bombard(mesh, http, 2000, seed=4, seeds=seeds)
     assert statuses[200] > 10 and statuses[400] > 100
+    assert door.load() == 0
+
+
+async def test_two_thousand_mutated_bodies_of_responses(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says('<think>hello</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'))
+    door = await mesh.start_door(reasoning_parser="qwen3")
+    statuses = await bombard(mesh, http, 2000, seed=4, seeds=RESPONSES)
+    assert statuses[200] > 100 and statuses[400] > 100
     assert door.load() == 0
 
 

@@ -32,13 +32,20 @@ from services.streamer.openai.request import (
     parse_detokenize,
     parse_tokenize,
 )
+from services.streamer.responses import body as body_module
+from services.streamer.responses import tools as response_tools
+from services.streamer.responses import wishes as response_wishes
+from services.streamer.responses.body import parse_response
+from services.streamer.responses.kept import Bounds, KeptResponses
 
+KEPT = KeptResponses(Bounds(), lambda: 0.0).of("")
 PARSERS: dict[str, Any] = {
     "/v1/chat/completions": lambda values: parse_chat(values, RequestLimits()),
     "/v1/completions": lambda values: parse_completion(values, RequestLimits()),
     "/v1/messages": lambda values: parse_messages(values, RequestLimits()),
     "/v1/messages/count_tokens": lambda values: parse_count(values, RequestLimits()),
     "/v1/embeddings": parse_embeddings,
+    "/v1/responses": lambda values: parse_response(values, RequestLimits(), KEPT),
     "/tokenize": lambda values: parse_tokenize(values, RequestLimits()),
     "/detokenize": parse_detokenize,
     "/v1/corpora": corpora_module.parse_part,
@@ -52,6 +59,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
     "/v1/embeddings": {"model": "m", "input": "x"},
+    "/v1/responses": {"model": "m", "input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
     "/v1/corpora": {"name": "n", "text": "x"},
@@ -101,7 +109,7 @@ def test_every_described_field_is_taken(path: str) -> None:
 def test_every_field_that_is_taken_is_described(path: str) -> None:
     modules = (
         request_module, sampling_module, speculation_module, structured_module, corpora_module, messages_module,
-        messages_tools_module, embeddings_module,
+        messages_tools_module, embeddings_module, body_module, response_tools, response_wishes,
     )  # fmt: skip
     source = "".join(Path(module.__file__).read_text() for module in modules)
     mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
