@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.streamer.agents.reasoning import CLOSER, OPENER, Reasoning
+from services.streamer.agents.schemas import without_unknown_formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _call(spelling: Spelling, name: str, place: int, special: Special) -> str:
 
 def _schema(parameters: Mapping[str, Any]) -> str:
     # Arguments are an object, also where the schema doesn't say so.
-    return json.dumps({"type": "object", **parameters}, ensure_ascii=False)
+    return json.dumps(without_unknown_formats({"type": "object", **parameters}), ensure_ascii=False)
 
 
 def _thought(reasoning: Reasoning | None, special: Special) -> tuple[str, list[str]]:

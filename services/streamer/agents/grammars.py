@@ -9,12 +9,14 @@ from typing import Any
 
 import orjson
 
+from services.streamer.agents.schemas import without_unknown_formats
+
 
 def json_schema(schema: Any, **options: Any) -> str:
     """Of JSON that a schema describes. `options`: llguidance's, such as whitespace_pattern."""
     if options:
         schema = {**(schema if isinstance(schema, dict) else {}), "x-guidance": options}
-    return _grammar({"json_schema": schema})
+    return _grammar({"json_schema": without_unknown_formats(schema)})
 
 
 def regex(pattern: str) -> str:
@@ -23,8 +25,8 @@ def regex(pattern: str) -> str:
 
 
 def choice(texts: list[str]) -> str:
-    """Of exactly these texts."""
-    return _grammar({"lark_grammar": "start: " + " | ".join(orjson.dumps(text).decode() for text in texts)})
+    """Of exactly these texts. As one terminal: of rules the library reads at most 2000."""
+    return _grammar({"lark_grammar": f"start: CHOICE\nCHOICE: {' | '.join(map(_quoted, texts))}"})
 
 
 def lark(grammar: str) -> str:
@@ -34,6 +36,11 @@ def lark(grammar: str) -> str:
 
 def _grammar(one: dict[str, Any]) -> str:
     return orjson.dumps({"grammars": [one]}).decode()
+
+
+def _quoted(text: str) -> str:
+    """As a JSON string, but for the one control character that JSON leaves as it is and Lark doesn't take."""
+    return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
 
 
 def _between_slashes(pattern: str) -> str:
