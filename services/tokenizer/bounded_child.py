@@ -59,11 +59,12 @@ class BoundedChild:
             await self._living()
 
     async def ask(self, question: bytes, timeout: float) -> bytes:
-        """Raises ChildDied or ChildLate, and whatever `accept` does. A caller that goes away leaves the exchange to end
-        by itself, because half an exchange would give the next caller this one's answer."""
+        """Raises ChildDied or ChildLate, and whatever `accept` does. The question of a caller that goes away before its
+        turn is never asked. After that the exchange ends by itself, because half an exchange would give the next caller
+        this one's answer."""
+        await self._one_at_a_time.acquire()
         exchange = asyncio.ensure_future(self._ask(question, timeout))
-        # Nobody hears of its failure where the caller went away.
-        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        exchange.add_done_callback(self._asked)
         return await asyncio.shield(exchange)
 
     async def close(self) -> None:
@@ -71,8 +72,13 @@ class BoundedChild:
             await self._end()
 
     async def _ask(self, question: bytes, timeout: float) -> bytes:
-        async with self._one_at_a_time:
-            return await self._exchange(await self._living(), question, timeout)
+        return await self._exchange(await self._living(), question, timeout)
+
+    def _asked(self, exchange: asyncio.Future[bytes]) -> None:
+        self._one_at_a_time.release()
+        if not exchange.cancelled():
+            # Nobody hears of its failure where the caller went away.
+            exchange.exception()
 
     async def _living(self) -> asyncio.subprocess.Process:
         if self.process is not None and self.process.returncode is None:

@@ -8,6 +8,7 @@ that of a worker's thread. Started with the first grammar.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import resource
 import signal
@@ -42,6 +43,14 @@ class _Checked(msgspec.Struct):
     problem: str
 
 
+class _Check:
+    """Of one grammar, for all that wait for it."""
+
+    def __init__(self, task: asyncio.Task[str]) -> None:
+        self.task = task
+        self.callers = 0
+
+
 class GrammarProcess:
     """One child, one grammar at a time."""
 
@@ -49,6 +58,7 @@ class GrammarProcess:
         """`tokenizer`: the model's tokenizer.json."""
         self._child = BoundedChild(__name__, lambda: str(tokenizer).encode())
         self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._checks: dict[bytes, _Check] = {}
 
     async def check(self, grammar: str) -> str:
         """Why it can't be used; "": it can. Raises GrammarCheckFailed."""
@@ -57,6 +67,19 @@ class GrammarProcess:
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known
+        if (check := self._checks.get(key)) is None:
+            check = self._checks[key] = _Check(asyncio.create_task(self._asked(key, text)))
+        check.callers += 1
+        try:
+            return await asyncio.shield(check.task)
+        finally:
+            check.callers -= 1
+            if not check.callers:
+                # They have all gone away: if its turn hasn't come, it never will.
+                check.task.cancel()
+                self._checks.pop(key, None)
+
+    async def _asked(self, key: bytes, text: bytes) -> str:
         try:
             problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Checked).problem
         except ChildDied as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import random
 import signal
@@ -84,6 +85,67 @@ async def test_verdicts_are_remembered_and_bounded(tiny_folder: Path, monkeypatc
         assert len(process._known) == 3
         await process.close()
         assert await process.check(regex("a{6}")) == "" and process._child.process is None
+
+
+class Asked:
+    """What the child of a process is asked. Its turn is taken, until `go_on`."""
+
+    def __init__(self, process: GrammarProcess) -> None:
+        self.questions: list[bytes] = []
+        self._turn = process._child._one_at_a_time
+        self._ask, process._child._ask = process._child._ask, self.ask  # type: ignore[method-assign]
+
+    async def ask(self, question: bytes, timeout: float) -> bytes:
+        self.questions.append(question)
+        return await self._ask(question, timeout)
+
+    async def checks(self, process: GrammarProcess, *grammars: str) -> list[asyncio.Task[str]]:
+        """Begun while the child works for another."""
+        await self._turn.acquire()
+        tasks = [asyncio.create_task(process.check(each)) for each in grammars]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return tasks
+
+    def go_on(self) -> None:
+        self._turn.release()
+
+
+async def test_equal_grammars_at_once_are_checked_once(tiny_folder: Path) -> None:
+    bad = regex("((")
+    async with running(tiny_folder) as process:
+        asked = Asked(process)
+        tasks = await asked.checks(process, *[GOOD] * 20, *[bad] * 20)
+        asked.go_on()
+        told = await asyncio.gather(*tasks)
+        assert asked.questions == [GOOD.encode(), bad.encode()]
+        assert told == [""] * 20 + [told[-1]] * 20 and "unclosed" in told[-1]
+        assert not process._checks
+
+
+async def test_a_caller_that_goes_away_takes_no_verdict_from_another(tiny_folder: Path) -> None:
+    async with running(tiny_folder) as process:
+        asked = Asked(process)
+        first, *others = await asked.checks(process, GOOD, GOOD, GOOD)
+        first.cancel()
+        asked.go_on()
+        assert await asyncio.gather(*others) == ["", ""] and asked.questions == [GOOD.encode()]
+        assert first.cancelled()
+
+
+async def test_grammars_of_callers_that_went_away_are_not_checked(tiny_folder: Path) -> None:
+    async with running(tiny_folder) as process:
+        asked = Asked(process)
+        left = [regex(f"a{{{number}}}") for number in range(1, 6)]
+        *gone, last = await asked.checks(process, *left, *left, GOOD)
+        for each in gone:
+            each.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        assert list(process._checks) == [hashlib.sha256(GOOD.encode()).digest()]
+        asked.go_on()
+        assert await last == "" and asked.questions == [GOOD.encode()]
+        # And they can ask again.
+        assert await process.check(left[0]) == ""
 
 
 def mutated(chance: random.Random, value: Any) -> Any:
