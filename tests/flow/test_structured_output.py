@@ -136,6 +136,12 @@ def test_a_worker_that_dies_changes_no_character(real_mesh: RunningMesh) -> None
     assert (told.texts, told.ends) == (calm.texts, calm.ends)
 
 
+async def complete(mesh: RunningMesh, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    body = {"model": MODEL, "prompt": "a", **fields}
+    async with aiohttp.ClientSession() as session, session.post(mesh.url + "/v1/completions", json=body) as response:
+        return response.status, await response.json()
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -153,29 +159,18 @@ def test_a_worker_that_dies_changes_no_character(real_mesh: RunningMesh) -> None
 def test_a_grammar_that_cannot_be_compiled_is_a_400_that_names_its_field(
     real_mesh: RunningMesh, body: dict[str, Any], param: str, stream: bool
 ) -> None:
-    async def ask() -> tuple[int, dict[str, Any]]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                real_mesh.url + "/v1/completions",
-                json={"model": MODEL, "prompt": "a", "stream": stream, **body},
-            ) as response,
-        ):
-            return response.status, await response.json()
-
-    status, told = asyncio.run(ask())
+    status, told = asyncio.run(complete(real_mesh, {"stream": stream, **body}))
     assert (status, told["error"]["param"], told["error"]["code"]) == (400, param, "invalid_value")
 
 
-def test_the_mock_engine_serves_no_grammars(mock_mesh: RunningMesh) -> None:
-    async def ask() -> tuple[int, dict[str, Any]]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                mock_mesh.url + "/v1/completions", json={"model": MODEL, "prompt": "a", "guided_regex": "a"}
-            ) as response,
-        ):
-            return response.status, await response.json()
+@pytest.mark.parametrize("stream", [False, True])
+def test_fields_that_leave_no_token_are_a_400_that_names_them(real_mesh: RunningMesh, stream: bool) -> None:
+    body = {"guided_regex": "[0-9]{3,9}", "allowed_token_ids": [100], "stream": stream}
+    status, told = asyncio.run(complete(real_mesh, body))
+    assert (status, told["error"]["code"]) == (400, "invalid"), told
+    assert "its grammar and allowed_token_ids exclude each other" in told["error"]["message"]
 
-    status, told = asyncio.run(ask())
+
+def test_the_mock_engine_serves_no_grammars(mock_mesh: RunningMesh) -> None:
+    status, told = asyncio.run(complete(mock_mesh, {"guided_regex": "a"}))
     assert status == 400 and "serves no grammars" in told["error"]["message"]

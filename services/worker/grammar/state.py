@@ -1,9 +1,10 @@
-"""How far the text of one sequence has come in its grammar, and which tokens may follow.
+"""The place of one sequence's text in its grammar, and the tokens that may follow it there.
 
-    text . . . t | d1 d2 d3        a mask for each row: after t, after d1, after d2, after d3
+    text . . . t | d1 d2 d3        row 0 is behind t, row 1 behind d1, …: each has a mask of the ids that may follow
 
-Drafts are walked along and taken back: only `commit` changes the state. Rows behind a draft token that the grammar
-forbids, or that ends the text, have no mask, as nothing is read from them. Knows no sampling.
+Only `commit` moves the place. For the masks of a draft's rows the matcher goes along the draft and is rolled back.
+There is no mask behind a token that the grammar forbids, behind one that ends the text, and behind one at which the
+matcher reaches a limit. Knows no sampling.
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ MOST_MISSED = 3
 
 @dataclass(slots=True)
 class RowMasks:
-    """By row: the ids that may follow (uint32 [rows, ceil(V / 32)], bit i % 32 of word i // 32 is id i), and whether
-    that is known. By draft token: whether it may follow its row."""
+    """`bits` of a row are the ids that may follow it: bit i % 32 of word i // 32 is id i. They count where the row is
+    `known`. `follows`: whether a draft token is among the ids of the row it follows."""
 
-    bits: np.ndarray
+    bits: np.ndarray  # uint32 [rows, ceil(V / 32)]
     known: np.ndarray  # bool [rows]
     follows: np.ndarray  # bool [rows - 1]
+
+    @classmethod
+    def empty(cls, rows: int, words: int) -> RowMasks:
+        return cls(np.zeros((rows, words), np.uint32), np.zeros(rows, np.bool_), np.zeros(rows - 1, np.bool_))
+
+    def allows(self, row: int, token: int) -> bool:
+        words = self.bits.shape[1]
+        return 0 <= token < 32 * words and bool(self.bits.item(row, token // 32) >> token % 32 & 1)
 
 
 class GrammarState:
@@ -38,7 +47,7 @@ class GrammarState:
         """`ends`: all ids that end the text."""
         self._grammar, self._grammars, self._ends = grammar, grammars, ends
         self._words = -(-grammars.vocab_size // 32)
-        # Of the grammar, without the token that ended it.
+        # The committed tokens, without the one that ended the text: a new matcher reads them again.
         self._text: list[int] = []
         self.ended = False
         # The first of the tokens that were last forced, and how often in a row the text had another.
@@ -77,8 +86,8 @@ class GrammarState:
         return count
 
     def forced(self) -> list[int]:
-        """The tokens of what alone can follow the text, by the tokenizer. Empty where a text has often shown that its
-        model writes such in others."""
+        """Where one text alone can follow, its tokens as the tokenizer writes it; else none. None either after
+        MOST_MISSED texts that the model wrote in other tokens."""
         if self.ended or self.problem or self._missed >= MOST_MISSED:
             return []
         tokens = self._matcher.compute_ff_tokens()
@@ -89,40 +98,42 @@ class GrammarState:
         return tokens
 
     def masks(self, draft: list[int], parents: list[int]) -> RowMasks:
-        rows = len(draft) + 1
-        found = RowMasks(
-            np.zeros((rows, self._words), np.uint32), np.zeros(rows, np.bool_), np.zeros(rows - 1, np.bool_)
-        )
-        if self.ended or self.problem:
-            return found
-        if not self._fill(found, 0):
-            self._restore()
-            if self.problem or not self._fill(found, 0):
-                self.problem = self.problem or problem_of(self._matcher)
-                return found
-        children: list[list[int]] = [[] for _ in range(rows)]
-        for index, parent in enumerate(parents or range(-1, len(draft) - 1)):
-            children[parent + 1].append(index + 1)
-        self._walk(found, draft, children, 0)
+        """Of the text's row and those of a draft behind it (no `parents`: a chain)."""
+        found = RowMasks.empty(len(draft) + 1, self._words)
+        if self._fill_root(found) and draft:
+            children: list[list[int]] = [[] for _ in range(len(draft) + 1)]
+            for place, parent in enumerate(parents or range(-1, len(draft) - 1)):
+                children[parent + 1].append(place + 1)
+            self._walk(found, draft, children, 0)
         return found
 
+    def _fill_root(self, found: RowMasks) -> bool:
+        """If the matcher is in error, by the last draft or by this mask, a new one tries again."""
+        if not self.ended and not self.problem and not self._fill(found, 0):
+            self._restore()
+            if not self.problem and not self._fill(found, 0):
+                self.problem = problem_of(self._matcher)
+        return bool(found.known[0])
+
     def _walk(self, found: RowMasks, draft: list[int], children: list[list[int]], row: int) -> bool:
-        """Along the draft tokens behind this row. False: the matcher has reached a limit. It is replaced where it is
-        asked next: a draft doesn't cost the text its matcher."""
+        """Fills the rows below this one, behind which the matcher is, before and afterwards. False: the matcher is in
+        error, and the rest stays unknown."""
         for child in children[row]:
             token = draft[child - 1]
-            if not 0 <= token < self._grammars.vocab_size or not found.bits[row, token >> 5] >> (token & 31) & 1:
+            if not found.allows(row, token):
                 continue
-            if token not in self._ends:
-                if not self._matcher.consume_token(token) or not self._fill(found, child):
-                    return False
-                if children[child] and not self._walk(found, draft, children, child):
-                    return False
-                self._matcher.rollback(1)
             found.follows[child - 1] = True
+            if token in self._ends:
+                continue
+            if not self._matcher.consume_token(token) or not self._fill(found, child):
+                return False
+            if children[child] and not self._walk(found, draft, children, child):
+                return False
+            self._matcher.rollback(1)
         return True
 
     def _fill(self, found: RowMasks, row: int) -> bool:
+        """The mask where the matcher is. False: it is in error."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._words]
         if self._matcher.is_error():
             return False
@@ -131,7 +142,7 @@ class GrammarState:
         return True
 
     def _restore(self) -> None:
-        """The matcher is in error: a new one reads the text again. If that fails, too, the text is at fault."""
+        """A new matcher, which reads the text again. If it fails, too, the text is at fault."""
         try:
             self._matcher = self._grammars.fresh(self._grammar)
         except GrammarError as error:

@@ -7,13 +7,11 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from services.worker.grammar.rows import GrammarRows
 from services.worker.grammar.state import RowMasks
+from services.worker.running.sampler import Sampler
 from services.worker.running.work import SequenceWork
 
 log = logging.getLogger("specmesh.worker")
-
-FAULT = "the grammar failed"
 
 
 class Masking:
@@ -21,24 +19,27 @@ class Masking:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "mask-grammar")
-        self._running: Future[dict[int, RowMasks]] | None = None
+        self._running: Future[dict[int, RowMasks | None]] | None = None
 
-    def begin(self, asked: Sequence[tuple[SequenceWork, GrammarRows]]) -> None:
+    def begin(self, asked: Sequence[tuple[SequenceWork, Sampler]]) -> None:
+        """Of items whose samplers have `rows`."""
         self._running = self._thread.submit(_masks, asked) if asked else None
 
-    def take(self) -> dict[int, RowMasks]:
-        """By sequence."""
+    def take(self) -> dict[int, RowMasks | None]:
+        """By sequence; None: computing them failed."""
         running, self._running = self._running, None
         return {} if running is None else running.result()
 
 
-def _masks(asked: Sequence[tuple[SequenceWork, GrammarRows]]) -> dict[int, RowMasks]:
-    found = {}
-    for item, rows in asked:
+def _masks(asked: Sequence[tuple[SequenceWork, Sampler]]) -> dict[int, RowMasks | None]:
+    found: dict[int, RowMasks | None] = {}
+    for item, sampler in asked:
+        assert sampler.rows is not None
+        of = item.position, item.draft.tokens, item.draft.parents
         try:
-            found[item.sequence_id] = rows.masks(item.position, item.draft.tokens, item.draft.parents)
+            found[item.sequence_id] = sampler.rows.masks(*of, sampler.forbidden(*of))
         # Whatever it is, it is this sequence's alone. A panic of the library's is no Exception.
         except BaseException:
             log.exception("a grammar's masks can't be computed")
-            rows.state.problem = FAULT
+            found[item.sequence_id] = None
     return found

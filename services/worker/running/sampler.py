@@ -20,12 +20,14 @@ from services.api.sampling import Sampling, stop_ids
 from services.api.strategies import STRATEGIES, Verification
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.reasoning_limit import LimitedReasoning
-from services.worker.grammar.rows import GrammarRows
-from services.worker.grammar.state import RowMasks
+from services.worker.grammar.rows import GrammarRows, ListRows, Rows
+from services.worker.grammar.state import GrammarState, RowMasks
 from services.worker.running.runner import Facts
 from services.worker.running.work import NewSequence, SequenceWork
 
 _ACCEPT = {"normal": ask.NORMAL, "accept_all": ask.ALL, "reject_all": ask.NONE}
+NO_MASKS: Mapping[int, RowMasks | None] = {}
+_NO_MASK = np.int32(-1)
 _NO_IDS = np.empty(0, np.int32)
 _NO_VALUES = np.empty(0, np.float32)
 
@@ -66,8 +68,9 @@ class Counts:
 class Sampler:
     """The sampling of one sequence."""
 
-    __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "grammar", "held_back",
-                 "logprobs", "mask", "prompt_logprobs", "reasoning", "text", "words")  # fmt: skip
+    __slots__ = ("accepts_all", "bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "grammar",
+                 "held_back", "logprobs", "mask", "prompt_logprobs", "reasoning", "rows", "text",
+                 "words")  # fmt: skip
 
     def __init__(self, new: NewSequence, facts: Facts, grammars: Grammars | None = None) -> None:
         sampling = new.sampling
@@ -77,29 +80,37 @@ class Sampler:
         self.logprobs = sampling.logprobs
         self.prompt_logprobs = sampling.prompt_logprobs
         self.counts = Counts(new.text[: new.prompt_tokens]) if rule.penalised else None
-        bias = dict(sampling.logit_bias) | {word[0]: -math.inf for word in sampling.bad_words if len(word) == 1}
-        self.bias_ids = np.array(list(bias), np.int32)
-        self.bias_values = np.array(list(bias.values()), np.float32)
-        self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
-        # The text that bad words are compared with.
-        self.text: list[int] = []
-        # Ids that end the text, and the first position at which they are allowed.
+        self.accepts_all = new.verification.accept_policy == "accept_all"
+        allowed = sampling.allowed_token_ids
+        self.mask = mask_of(allowed, facts.vocab_size) if allowed else None
+        # Ids that end the text, and the first position at which they are allowed. A grammar holds them back itself.
         held = sampling.min_tokens and not sampling.grammar
         ends = stop_ids(sampling, facts.eos_token_ids) if held else ()
         self.held_back = sorted(token for token in ends if 0 <= token < facts.vocab_size)
         self.first_end = new.prompt_tokens + sampling.min_tokens
-        allowed = sampling.allowed_token_ids
-        self.mask = mask_of(allowed, facts.vocab_size) if allowed else None
-        # Holds back ends and keeps to `mask` by itself.
-        self.grammar: GrammarRows | None = None
+        # The masks of its rows, where `mask` isn't enough. Those of a grammar leave out bad words and ends, too.
+        self.rows: Rows | None = None
+        self.grammar: GrammarState | None = None
         if sampling.grammar:
             assert grammars is not None, "the actor refuses grammars that aren't served"
-            self.grammar = GrammarRows(sampling, grammars, self.first_end, self.mask)
+            self.rows = rows = GrammarRows(sampling, grammars, self.first_end, self.mask)
+            self.grammar = rows.state
+        elif self.mask is not None and (sampling.bad_words or self.held_back):
+            self.rows = ListRows(sampling, facts.vocab_size, self.mask)
         self.reasoning: LimitedReasoning | None = None
         if sampling.reasoning is not None:
             assert grammars is not None, "the actor refuses limits that aren't served"
             self.reasoning = LimitedReasoning(sampling.reasoning, grammars.vocabulary)
-        self.edited = bool(rule.penalised or bias or self.bad_words or self.held_back)
+        bias = dict(sampling.logit_bias)
+        self.bad_words = sampling.bad_words
+        if self.grammar is None:
+            bias |= {word[0]: -math.inf for word in sampling.bad_words if len(word) == 1}
+            self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
+        self.bias_ids = np.array(list(bias), np.int32)
+        self.bias_values = np.array(list(bias.values()), np.float32)
+        # The text that bad words are compared with.
+        self.text: list[int] = []
+        self.edited = bool(rule.penalised or bias or self.held_back or (self.bad_words and self.grammar is None))
         if self.bad_words:
             self.text += new.text[: new.prompt_tokens]
         self.commit(new.text[new.prompt_tokens :])
@@ -111,7 +122,7 @@ class Sampler:
         if self.bad_words:
             self.text += tokens
         if self.grammar is not None:
-            self.grammar.state.commit(tokens)
+            self.grammar.commit(tokens)
         if self.reasoning is not None:
             self.reasoning.commit(tokens)
 
@@ -125,7 +136,7 @@ class Sampler:
         found = []
         held_rows = self.first_end - position if self.held_back else 0
         longest = max(map(len, self.bad_words), default=1) - 1
-        text = self.text[-longest:] + draft if longest else draft
+        text = (self.text[-longest:] if longest else []) + draft
         for row in range(rows):
             end = len(text) - len(draft) + row
             ids = {word[-1] for word in self.bad_words if word[:-1] == text[max(0, end - len(word) + 1) : end]}
@@ -160,23 +171,29 @@ def _rule(new: NewSequence) -> Rule:
 
 
 def questions_of(
-    items: Items[SequenceWork], samplers: list[Sampler], vocab_size: int, masked: Mapping[int, RowMasks] | None = None
+    items: Items[SequenceWork],
+    samplers: list[Sampler],
+    vocab_size: int,
+    masked: Mapping[int, RowMasks | None] = NO_MASKS,
 ) -> Questions:
-    """The questions for these items, which are all verified, each with its sampler. `masked`: of sequences with a
-    grammar."""
-    masked = _to_limits(items, samplers, masked or {})
+    """The questions for these items, which are all verified, each with its sampler. `masked`: by sequence that has
+    `rows`."""
+    masked = _to_limits(items, samplers, masked)
     sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
     parents = np.arange(-1, begins[-1] - 1, dtype=np.int32)
     parents[begins[:-1]] = -1
-    for begin, item in zip(begins.tolist(), items, strict=False):
+    for begin, item, sampler in zip(begins.tolist(), items, samplers, strict=False):
         draft = item.draft
+        if not draft.tokens:
+            continue
         drafted[begin + 1 : begin + 1 + len(draft.tokens)] = draft.tokens
         if draft.parents:
             parents[begin + 1 : begin + 1 + len(draft.tokens)] = np.array(draft.parents, np.int32) + (begin + 1)
-        if (rows := masked.get(item.sequence_id)) is not None and draft.probs is None:
-            # No policy accepts what is no id. What was drawn from probabilities stays: its own is 0.
+        if (rows := masked.get(item.sequence_id)) is not None and (draft.probs is None or sampler.accepts_all):
+            # No policy accepts what is no id. A token drawn from probabilities stays where it is verified: its own is
+            # 0, and what is sampled in its place depends on it.
             drafted[begin + 1 : begin + 1 + len(draft.tokens)][~rows.follows] = vocab_size
     rules = np.stack([sampler.words for sampler in samplers])
     positions = np.fromiter((item.position for item in items), np.int64, len(items))
@@ -193,16 +210,21 @@ def questions_of(
 
 
 def _to_limits(
-    items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks]
-) -> Mapping[int, RowMasks]:
-    """Also the masks of sequences whose reasoning is at its limit."""
+    items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks | None]
+) -> Mapping[int, RowMasks | None]:
+    """Also the masks of sequences whose reasoning is at its limit, which comes before a list of allowed ids, and behind
+    a grammar."""
     found = dict(masked)
     for item, sampler in zip(items, samplers, strict=True):
-        if sampler.reasoning is not None:
-            draft, grammar = item.draft, masked.get(item.sequence_id)
-            masks = sampler.reasoning.masks(draft.tokens, draft.parents, grammar, sampler.mask)
-            if masks is not None:
-                found[item.sequence_id] = masks
+        if sampler.reasoning is None:
+            continue
+        grammar = masked[item.sequence_id] if sampler.grammar is not None else None
+        if sampler.grammar is not None and grammar is None:
+            continue  # it has failed
+        draft = item.draft
+        masks = sampler.reasoning.masks(draft.tokens, draft.parents, grammar, sampler.mask)
+        if masks is not None:
+            found[item.sequence_id] = masks
     return found
 
 
@@ -228,8 +250,12 @@ def _edits(items: Items[SequenceWork], samplers: list[Sampler]) -> Edits:
     seen_ids = [_NO_IDS if each.counts is None else each.counts.ids for each in samplers]
     seen_counts = [_NO_IDS if each.counts is None else each.counts.counts for each in samplers]
     bias_ids = [each.bias_ids for each in samplers]
-    forbidden = [ids for item, each in zip(items, samplers, strict=True)
-                 for ids in each.forbidden(item.position, item.draft.tokens, item.draft.parents)]  # fmt: skip
+    forbidden: list[list[int]] = []
+    for item, each in zip(items, samplers, strict=True):
+        if each.grammar is None:
+            forbidden += each.forbidden(item.position, item.draft.tokens, item.draft.parents)
+        else:
+            forbidden += [[]] * (len(item.draft.tokens) + 1)
     return Edits(
         seen_begins=_begins(seen_ids),
         seen_ids=torch.from_numpy(np.concatenate([_NO_IDS, *seen_ids])),
@@ -247,18 +273,21 @@ def _begins(lists: Items[Items[int] | np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
 
 
-def _masks(items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks]) -> Masks | None:
-    """A mask for each row of a grammar, one for all rows of other sequences that have one."""
+def _masks(items: Items[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks | None]) -> Masks | None:
+    """A mask for each row that has its own, one for all rows of other sequences that have one."""
     bits: list[np.ndarray] = []
-    of_row: list[int] = []
+    of_row: list[np.ndarray] = []
+    count = 0
     for item, sampler in zip(items, samplers, strict=True):
         rows = len(item.draft.tokens) + 1
         if (found := masked.get(item.sequence_id)) is not None:
-            of_row += [len(bits) + row if found.known[row] else -1 for row in range(rows)]
-            bits += list(found.bits.view(np.int32))
+            of_row.append(np.where(found.known, np.arange(count, count + rows, dtype=np.int32), _NO_MASK))
+            bits.append(found.bits.view(np.int32))
+            count += rows
         elif sampler.mask is not None and sampler.grammar is None:
-            of_row += [len(bits)] * rows
-            bits.append(sampler.mask)
+            of_row.append(np.full(rows, count, np.int32))
+            bits.append(sampler.mask[None])
+            count += 1
         else:
-            of_row += [-1] * rows
-    return Masks(torch.from_numpy(np.stack(bits)), torch.tensor(of_row, dtype=torch.int32)) if bits else None
+            of_row.append(np.full(rows, _NO_MASK))
+    return Masks(torch.from_numpy(np.concatenate(bits)), torch.from_numpy(np.concatenate(of_row))) if bits else None

@@ -22,8 +22,9 @@ from services.api.prompt_columns import PromptColumns
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.drafting import drafts_within
 from services.worker.grammar.reasoning_limit import drafts_to_limits
+from services.worker.grammar.rows import Rows
 from services.worker.grammar.state import RowMasks
-from services.worker.running.masking import FAULT, Masking
+from services.worker.running.masking import Masking
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.pooling import Pool, pool
 from services.worker.running.prompt_logprobs import score
@@ -119,7 +120,7 @@ class TorchRunner:
 
     def grammar_drafts(self, drafts: Mapping[int, Draft], longest: Mapping[int, int]) -> dict[int, Draft]:
         samplers = {each: self._samplers[each] for each in longest}
-        states = {each: found.grammar.state for each, found in samplers.items() if found.grammar is not None}
+        states = {each: known.grammar for each, known in samplers.items() if known.grammar is not None}
         found = drafts_within(states, drafts, longest)
         limits = {each: known.reasoning for each, known in samplers.items() if known.reasoning is not None}
         return found | drafts_to_limits(limits, {**drafts, **found}, longest)
@@ -137,7 +138,11 @@ class TorchRunner:
             if new.pooling:
                 self._pools[new.sequence_id] = Pool()
         self._masking.begin(
-            [(item, rows) for item in work.items if item.verify and (rows := self._samplers[item.sequence_id].grammar)]
+            [
+                (item, sampler)
+                for item in work.items
+                if item.verify and (sampler := self._samplers[item.sequence_id]).rows is not None
+            ]
         )
         with torch.inference_mode():
             for source, target in work.copies:
@@ -192,7 +197,7 @@ class TorchRunner:
         return score(self._model.verifier, items, logits, counts)
 
     def _verify(
-        self, items: list[SequenceWork], logits: torch.Tensor, masked: dict[int, RowMasks]
+        self, items: list[SequenceWork], logits: torch.Tensor, masked: dict[int, RowMasks | None]
     ) -> list[Verdict | None]:
         """
         items       a     b (chunk)   c       d
@@ -206,14 +211,17 @@ class TorchRunner:
         answers = self._model.verifier.verify(logits, questions)
         begins: list[int] = questions.begins.tolist()
         verdicts = _verdicts(answers, begins)
+        if masked:
+            paths = answers.rows.tolist()
+            for index, (item, sampler) in enumerate(zip(verified, samplers, strict=True)):
+                if sampler.rows is not None:
+                    begin, verdict = begins[index], verdicts[index]
+                    path = [row - begin for row in paths[begin : begin + len(verdict.tokens)]]
+                    verdicts[index] = _within(verdict, path, masked[item.sequence_id], sampler.rows)
         if any(item.draft.parents for item in verified):
             self._keep(items, answers, begins)
         if any(sampler.logprobs >= 0 for sampler in samplers):
             self._add_logprobs(logits, samplers, verdicts, answers, begins)
-        for index, sampler in enumerate(samplers):
-            if sampler.grammar is not None and (problem := sampler.grammar.state.problem):
-                reason = "engine" if problem == FAULT else "invalid"
-                verdicts[index] = Verdict([], 0, failure=f"its grammar: {problem}", reason=reason)
         following = iter(verdicts)
         return [next(following) if item.verify else None for item in items]
 
@@ -261,6 +269,21 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
         else Verdict(tokens[begin : begin + accepted[index] + 1], accepted[index])
         for index, begin in enumerate(begins[:-1])
     ]
+
+
+def _within(verdict: Verdict, path: list[int], masks: RowMasks | None, rows: Rows) -> Verdict:
+    """As far as the masks of its path are known. A row without one has chosen among all ids, and doesn't count:
+
+        path      0    2    3
+        known     yes  yes  no
+        tokens    t1   t2   t3       t1 and t2 remain, the latter as the token of row 2's own
+    """
+    if masks is None:
+        return Verdict([], 0, failure="its grammar failed")
+    if not masks.known[0]:
+        return Verdict([], 0, failure=rows.problem(), reason="invalid")
+    count = next((place for place, row in enumerate(path) if not masks.known[row]), len(path))
+    return verdict if count == len(path) else Verdict(verdict.tokens[:count], count - 1)
 
 
 def _rows(item: SequenceWork) -> Stretch:

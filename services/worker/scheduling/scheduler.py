@@ -187,7 +187,8 @@ class Scheduler:
             self.planner.advanced(sequence)
             return
         if not verdict.tokens:
-            self.planner.sharing.distrust(sequence)
+            if verdict.reason == "engine":
+                self.planner.sharing.distrust(sequence)
             self._fail(sequence, verdict.reason, verdict.failure or "the engine gave no token")
             return
         tokens = sequence.commit(verdict, draft)

@@ -51,13 +51,13 @@ def firsts(
     for seed in range(DRAWS):
         wanted = request([5], temperature=1.0, seed=seed, grammar=regex(f"[{LETTERS}]{{2}}"))
         sampler = Sampler(new_sequence(wanted, Verification(strategy=strategy), seed), facts, grammars)
-        assert sampler.grammar is not None
+        assert sampler.grammar is not None and sampler.rows is not None
         draft = draft_of(seed)
         if cut:
-            draft = drafts_within({0: sampler.grammar.state}, {0: draft}, {0: 4})[0]
+            draft = drafts_within({0: sampler.grammar}, {0: draft}, {0: 4})[0]
         items.append(SequenceWork(seed, [5], 0, [0], True, draft))
         samplers.append(sampler)
-        masked[seed] = sampler.grammar.masks(1, draft.tokens, draft.parents)
+        masked[seed] = sampler.rows.masks(1, draft.tokens, draft.parents, [[]] * (len(draft.tokens) + 1))
     questions = questions_of(items, samplers, size, masked)
     rows = torch.from_numpy(logits).float().repeat(len(questions.drafted), 1)
     answers = verifier("compiled").verify(rows, questions)
