@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 LONGEST_PROBLEM = 300  # characters
+# Of a grammar's lexer, which makes them as texts need them: one or two kilobytes each.
+MOST_STATES = 1 << 15
 # What llguidance says of it.
 NOTHING_LEFT = ("", "NoExtension", "NoExtensionBias")
+
+# Tokens that a mask takes as a whole, in this order, where the grammar allows all of such texts: white space, and what
+# stands in JSON strings, by length, since a string with a maxLength allows all that aren't longer than what is left.
+_IN_STRINGS = r'[^"\\\x00-\x1F\x7F]'
+_LENGTHS = (2, 4, 6, 8, 10, 12, 15, 20, 30)
+SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{_IN_STRINGS}{{1,{length}}}" for length in _LENGTHS), f"{_IN_STRINGS}+"]
 
 
 class GrammarError(Exception):
@@ -33,15 +41,15 @@ def read_vocabulary(tokenizer: Path, size: int = 0, ends: Sequence[int] = ()) ->
     tokens = json.loads(text)
     # Some files carry the truncation and padding of their training.
     tokens["truncation"] = tokens["padding"] = None
-    return LLTokenizer(json.dumps(tokens), n_vocab=size or None, eos_token=list(ends) or None)
+    return LLTokenizer(json.dumps(tokens), n_vocab=size or None, eos_token=list(ends) or None, slices=SLICES)
 
 
 def started(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     """A matcher at the beginning of a text, with its first mask computed. Raises GrammarError."""
     from llguidance import LLMatcher, LLParserLimits
 
-    # Its own limits, but without parts of grammars in messages.
-    limits = LLParserLimits(verbose_errors=False)
+    # Without parts of grammars in messages.
+    limits = LLParserLimits(max_lexer_states=MOST_STATES, verbose_errors=False)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
     possible = not matcher.is_error() and any(matcher.compute_bitmask())
     if matcher.is_error() or not possible:

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,11 +193,15 @@ class WorkerActor(Actor):
         if self._engine is None:
             await out.send(self._not_yet(message))
             return
-        if wrong := await self._grammar_problem(message):
-            await out.send(failed(message, "invalid", wrong))
-            return
+        async with self._grammar_held(message) as wrong:
+            if wrong:
+                await out.send(failed(message, "invalid", wrong))
+            else:
+                await self._generate(message, call, Outlet(out))
+
+    async def _generate(self, message: Generate, call: Call, outlet: Outlet) -> None:
         at, sequence_id = time.monotonic(), next(self._sequence_ids)
-        outlet = self._outlets[sequence_id] = Outlet(out)
+        self._outlets[sequence_id] = outlet
         came: Came | None = Came(message)
         try:
             if self._handover is not None:
@@ -212,41 +216,54 @@ class WorkerActor(Actor):
 
     async def lend(self, message: FetchPages, call: Call, out: StreamWriter) -> None:
         """Another worker gets pages, and the first token if it asks for that."""
-        handover, generate = self._handover, message.generate
+        handover = self._handover
         refused = "it lends no pages" if handover is None else handover.refusal(message)
-        if generate is not None:
-            refused = refused or await self._grammar_problem(generate)
-        if handover is None or refused:
-            await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
-            return
+        async with self._grammar_held(message.generate) as wrong:
+            refused = refused or wrong
+            if handover is None or refused:
+                await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
+            else:
+                await self._lend(handover, message, call, out)
+
+    async def _lend(self, handover: Handover, message: FetchPages, call: Call, out: StreamWriter) -> None:
         async with handover.room:
             sequence_id = next(self._sequence_ids)
             loan = self._outlets[sequence_id] = handover.loan(message, sequence_id, out)
-            if generate is not None:
-                self._arrive(Arrived(generate, sequence_id, at=time.monotonic(), lent=True), call)
+            if message.generate is not None:
+                self._arrive(Arrived(message.generate, sequence_id, at=time.monotonic(), lent=True), call)
             try:
                 await loan.run()
             finally:
                 handover.close(loan)
                 self._left(sequence_id, loan)
 
-    async def _grammar_problem(self, message: Generate) -> str:
-        """Compiles its grammar, if it has one, before the engine needs it; a limit of its reasoning needs the
-        vocabulary."""
-        grammar, limit = message.sampling.grammar, message.sampling.reasoning
-        if (not grammar and limit is None) or len(grammar) > MAX_GRAMMAR:
+    @contextlib.asynccontextmanager
+    async def _grammar_held(self, message: Generate | None) -> AsyncIterator[str]:
+        """Its grammar, if it has one, is compiled before the engine needs it, and kept until the engine doesn't any
+        more; a limit of its reasoning needs the vocabulary. Gives what is wrong with it."""
+        grammar, limit = ("", None) if message is None else (message.sampling.grammar, message.sampling.reasoning)
+        if message is None or (not grammar and limit is None) or len(grammar) > MAX_GRAMMAR:
             # The scheduler refuses the latter.
-            return ""
-        if self._grammars is None:
-            return "this engine serves no grammars" if grammar else "this engine limits no reasoning"
+            yield ""
+            return
+        grammars, engine = self._grammars, self._engine
+        if grammars is None or engine is None:
+            yield "this engine serves no grammars" if grammar else "this engine limits no reasoning"
+            return
         try:
             if limit is not None:
-                await self._grammars.prepare_vocabulary()
+                await grammars.prepare_vocabulary()
             if grammar:
-                await self._grammars.prepare(grammar)
+                await grammars.hold(grammar, message.caller)
         except GrammarError as error:
-            return f"its grammar: {error}" if grammar else str(error)
-        return ""
+            yield f"its grammar: {error}" if grammar else str(error)
+            return
+        try:
+            yield ""
+        finally:
+            if grammar:
+                # It comes behind the end of the sequence.
+                engine.post(CallBack(lambda: grammars.release(grammar)))
 
     async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:
         return PagesHeld(0) if self._handover is None else self._handover.were_read(message)

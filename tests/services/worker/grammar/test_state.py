@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from services.api import draft_tree as tree
-from services.api.grammars import GrammarError, started
 from services.streamer.agents.grammars import choice, json_schema, regex
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.state import GrammarState, RowMasks
@@ -128,7 +123,6 @@ def test_texts_of_one_grammar_share_no_place_in_it(grammars: Grammars, ids_of: I
     before = allowed(second.masks([], []))
     first.commit(ids_of('{"name": "Bob'))
     assert allowed(second.masks([], [])) == before != allowed(first.masks([], []))
-    assert len(grammars) == 1
 
 
 # One more token than its lexer can hold: what is behind "a" can't be computed.
@@ -153,51 +147,18 @@ def test_a_text_that_reaches_a_limit_fails_alone_and_says_so(grammars: Grammars,
     assert other.masks([], []).known.all() and not other.problem
 
 
+def test_the_memory_of_a_lexer_is_bounded(
+    grammars: Grammars, ids_of: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.api.grammars.MOST_STATES", 300)
+    (a,), (b,) = ids_of("a"), ids_of("b")
+    chance = random.Random(1)
+    growing = state(grammars, regex("(a|b)*a(a|b){17}"))
+    for _ in range(400):
+        growing.commit([chance.choice((a, b))])
+        growing.masks([], [])
+    assert "too many states: 300" in growing.problem
+
+
 def test_a_text_outside_its_grammar_has_a_problem(grammars: Grammars, ids_of: Ids) -> None:
     assert state(grammars, PERSON, ids_of("no")).problem
-
-
-def test_few_grammars_are_kept(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.grammar.compiled.MOST_GRAMMARS", 3)
-    for number in range(8):
-        grammars.matcher(choice([f"c{number}"]))
-    assert len(grammars) == 3
-    monkeypatch.setattr("services.worker.grammar.compiled.MOST_CHARACTERS", 250)
-    grammars.matcher(choice(["x" * 200]))
-    assert len(grammars) == 1
-
-
-def test_a_grammar_that_is_compiled_holds_up_no_other(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars.matcher(PERSON)
-    compiling, go_on = threading.Event(), threading.Event()
-
-    def slowly(vocabulary: Any, grammar: str) -> Any:
-        compiling.set()
-        assert go_on.wait(60.0)
-        return started(vocabulary, grammar)
-
-    monkeypatch.setattr("services.worker.grammar.compiled.started", slowly)
-    with ThreadPoolExecutor(2) as threads:
-        slow = threads.submit(grammars.matcher, choice(["a"]))
-        assert compiling.wait(60.0)
-        known = threads.submit(grammars.matcher, PERSON)
-        try:
-            assert not known.result(30.0).is_error()
-        finally:
-            go_on.set()
-        assert not slow.result(60.0).is_error()
-    assert len(grammars) == 2
-
-
-def test_the_vocabulary_is_read_ahead_and_its_faults_are_told_to_requests(
-    tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead = Grammars(tokenizer_file, 49152, (END,))
-    ahead.read_vocabulary()
-    monkeypatch.setattr("services.worker.grammar.compiled.read_vocabulary", lambda *given: pytest.fail("read again"))
-    assert ahead.matcher(PERSON).compute_bitmask()
-    monkeypatch.undo()
-    without = Grammars(tokenizer_file.with_name("none.json"), 49152, (END,))
-    without.read_vocabulary()
-    with pytest.raises(GrammarError, match="can't be used"):
-        without.matcher(PERSON)
