@@ -74,9 +74,11 @@ class EncodedWords(Message, frozen=True):
 
 
 class CheckGrammar(Message, frozen=True):
-    """Ask whether a grammar (Sampling.grammar) can be compiled, and holds any text."""
+    """Ask whether a grammar (Sampling.grammar) can be compiled, and holds any text. Those of one `caller` are checked
+    one after the other."""
 
     grammar: str
+    caller: str = ""
 
 
 class GrammarChecked(Message, frozen=True):

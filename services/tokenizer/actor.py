@@ -118,7 +118,7 @@ class TokenizerActor(Actor):
         assert self._grammars is not None, "handlers run after on_start"
         with self._lanes.hold(len(message.grammar)), self._metrics.elsewhere("check_grammar"):
             try:
-                return GrammarChecked(problem=await self._grammars.check(message.grammar))
+                return GrammarChecked(problem=await self._grammars.check(message.grammar, message.caller))
             except GrammarCheckFailed as error:
                 raise self._refuse("deadline", str(error)) from None
 

@@ -14,6 +14,7 @@ import resource
 import signal
 from collections import OrderedDict
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -52,15 +53,16 @@ class _Check:
 
 
 class GrammarProcess:
-    """One child, one grammar at a time."""
+    """One child, one grammar at a time; in turns by caller, whose others wait behind their first."""
 
     def __init__(self, tokenizer: Path) -> None:
         """`tokenizer`: the model's tokenizer.json."""
         self._child = BoundedChild(__name__, lambda: str(tokenizer).encode())
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._checks: dict[bytes, _Check] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def check(self, grammar: str) -> str:
+    async def check(self, grammar: str, caller: str = "") -> str:
         """Why it can't be used; "": it can. Raises GrammarCheckFailed."""
         text = grammar.encode()
         key = hashlib.sha256(text).digest()
@@ -68,7 +70,7 @@ class GrammarProcess:
             self._known.move_to_end(key)
             return known
         if (check := self._checks.get(key)) is None:
-            check = self._checks[key] = _Check(asyncio.create_task(self._asked(key, text)))
+            check = self._checks[key] = _Check(asyncio.create_task(self._in_turn(caller, key, text)))
         check.callers += 1
         try:
             return await asyncio.shield(check.task)
@@ -78,6 +80,10 @@ class GrammarProcess:
                 # They have all gone away: if its turn hasn't come, it never will.
                 check.task.cancel()
                 self._checks.pop(key, None)
+
+    async def _in_turn(self, caller: str, key: bytes, text: bytes) -> str:
+        async with self._turns.setdefault(caller, asyncio.Lock()):
+            return await self._asked(key, text)
 
     async def _asked(self, key: bytes, text: bytes) -> str:
         try:

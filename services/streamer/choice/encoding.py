@@ -72,7 +72,7 @@ async def _check_grammar(exchange: Exchange, grammar: str, field: str) -> None:
     if not grammar:
         return
     try:
-        problem = await exchange.peers.check_grammar(grammar)
+        problem = await exchange.peers.check_grammar(grammar, exchange.caller.name)
     except RemoteError as error:
         raise encode_error(error, None, None) from error
     if problem:

@@ -238,9 +238,9 @@ class Peers:
         assert isinstance(reply, EncodedWords)
         return reply.spellings
 
-    async def check_grammar(self, grammar: str) -> str:
+    async def check_grammar(self, grammar: str, caller: str) -> str:
         """Why it can't be used; "": it can."""
-        reply = await self._ask("tokenizer", CheckGrammar(grammar=grammar), GRAMMAR_TIMEOUT)
+        reply = await self._ask("tokenizer", CheckGrammar(grammar=grammar, caller=caller), GRAMMAR_TIMEOUT)
         assert isinstance(reply, GrammarChecked)
         return reply.problem
 

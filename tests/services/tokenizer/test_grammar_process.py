@@ -99,10 +99,11 @@ class Asked:
         self.questions.append(question)
         return await self._ask(question, timeout)
 
-    async def checks(self, process: GrammarProcess, *grammars: str) -> list[asyncio.Task[str]]:
+    async def checks(self, process: GrammarProcess, *grammars: str, caller: str = "") -> list[asyncio.Task[str]]:
         """Begun while the child works for another."""
-        await self._turn.acquire()
-        tasks = [asyncio.create_task(process.check(each)) for each in grammars]
+        if not self._turn.locked():
+            await self._turn.acquire()
+        tasks = [asyncio.create_task(process.check(each, caller)) for each in grammars]
         for _ in range(5):
             await asyncio.sleep(0)
         return tasks
@@ -131,6 +132,18 @@ async def test_a_caller_that_goes_away_takes_no_verdict_from_another(tiny_folder
         asked.go_on()
         assert await asyncio.gather(*others) == ["", ""] and asked.questions == [GOOD.encode()]
         assert first.cancelled()
+
+
+async def test_a_caller_with_many_grammars_holds_up_no_other(tiny_folder: Path) -> None:
+    many = [regex(f"m{{{number}}}") for number in range(1, 20)]
+    async with running(tiny_folder) as process:
+        asked = Asked(process)
+        tasks = await asked.checks(process, *many, caller="greedy")
+        tasks += await asked.checks(process, GOOD, caller="modest")
+        asked.go_on()
+        assert await asyncio.gather(*tasks) == [""] * len(tasks)
+        assert asked.questions == [each.encode() for each in (many[0], GOOD, *many[1:])]
+        assert not process._turns
 
 
 async def test_grammars_of_callers_that_went_away_are_not_checked(tiny_folder: Path) -> None:
