@@ -43,7 +43,7 @@ def grammars_of(mesh: MeshAround) -> Grammars:
 
 
 async def test_more_grammars_than_are_kept_are_compiled_once_each(tmp_path: Path, compiled_in: list[str]) -> None:
-    async with mesh_around(tmp_path, runner(tmp_path), method="naive", max_sequences=2) as mesh:
+    async with mesh_around(tmp_path, runner(tmp_path), method="naive", pull_pages=False, max_sequences=2) as mesh:
         texts = ["a" * length for length in range(1, 13)]
         answers = await all_of(mesh, [request([5, 6], name=each, grammar=choice([each])) for each in texts])
         assert [TOKENIZER.decode(each.ids) for each in answers] == texts
@@ -54,7 +54,7 @@ async def test_more_grammars_than_are_kept_are_compiled_once_each(tmp_path: Path
 
 
 async def test_a_client_that_leaves_lets_go_of_its_grammar(tmp_path: Path, compiled_in: list[str]) -> None:
-    async with mesh_around(tmp_path, runner(tmp_path), method="naive") as mesh:
+    async with mesh_around(tmp_path, runner(tmp_path), method="naive", pull_pages=False) as mesh:
         endless = request([5, 6], grammar=regex("[a-z]{200,}"), max_tokens=240)
         async with mesh.ref.stream(endless, timeout=30.0, window=64) as stream:
             await anext(stream)
@@ -64,7 +64,7 @@ async def test_a_client_that_leaves_lets_go_of_its_grammar(tmp_path: Path, compi
 
 
 async def test_one_that_is_refused_holds_none(tmp_path: Path, compiled_in: list[str]) -> None:
-    async with mesh_around(tmp_path, runner(tmp_path), method="naive") as mesh:
+    async with mesh_around(tmp_path, runner(tmp_path), method="naive", pull_pages=False) as mesh:
         for wrong in (request(grammar=regex("((")), request([5, SIZE + 1], grammar=choice(["a"]))):
             assert (await mesh.generate(wrong)).end.reason == "invalid"
         await until(lambda: not grammars_of(mesh)._held)
