@@ -18,6 +18,7 @@ from services.api.messages import Generate
 from services.api.strategies import STRATEGIES, Verification
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.state import GrammarState, RowMasks
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.sequence import Sequence
 
@@ -196,3 +197,20 @@ def test_a_bad_word_may_end_a_grammar_but_not_keep_it_from_ending(runner: TorchR
     ]
     first, second = run_all(runner, asked)[0]
     assert (first.ids, first.finished.reason) == (second.ids, second.finished.reason) == (ids("a"), "stop")
+
+
+def test_a_fault_of_the_library_fails_its_request_alone(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As the library's are."""
+
+    masks = GrammarState.masks
+
+    def fail(state: GrammarState, draft: list[int], parents: list[int]) -> RowMasks:
+        if state._grammar == GRAMMARS[0]:
+            raise Panic
+        return masks(state, draft, parents)
+
+    monkeypatch.setattr(GrammarState, "masks", fail)
+    first, second = run_all(runner, wanted(3)[:2])[0]
+    assert (first.ids, first.end.reason, first.end.message) == ([], "engine", "its grammar failed")
+    assert second.finished.reason in ("stop", "length") and second.ids
