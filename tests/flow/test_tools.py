@@ -69,6 +69,67 @@ def test_drafts_change_no_call(client: openai.OpenAI, choice: Any, sampling: dic
             assert choice == "required" or name == "get_time"
 
 
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": {
+    "type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+    "required": ["name", "age"], "additionalProperties": False}}}  # fmt: skip
+STRICT: Any = [{"type": "function", "function": {**each["function"], "strict": True}} for each in (WEATHER, TIME)]
+CALLING: Any = [*ASKED, {"role": "assistant", "content": None, "tool_calls": [
+    {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": '{"zone": "CET"}'}}]},
+    {"role": "tool", "tool_call_id": "a", "content": '{"time": "12:00"}'}] * 2 + ASKED  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("messages", [ASKED, CALLING, [{"role": "user", "content": "Who is Ann? Answer in JSON."}]])
+def test_drafts_change_neither_calls_nor_the_form_beside_them(
+    client: openai.OpenAI, messages: Any, sampling: dict[str, Any]
+) -> None:
+    told = []
+    for extra in (OFF, {}, {"speculation": {"method": "suffix"}}):
+        fields = {"response_format": FORM, "n": 3, "parallel_tool_calls": False, "extra_body": extra, **sampling}
+        choices = answer(client, messages=messages, **fields).choices
+        told.append([(each.message.content, calls_of(each.message), each.finish_reason) for each in choices])
+    assert told[0] == told[1] == told[2]
+    for content, calls, reason in told[0]:
+        assert bool(content) != bool(calls)
+        for call in calls:
+            assert reason == "length" or not check_arguments(*call)
+        if content and reason == "stop":
+            assert set(json.loads(content)) == {"name", "age"}
+
+
+def test_with_tool_choice_none_the_form_is_alone(client: openai.OpenAI) -> None:
+    (choice,) = answer(client, messages=CALLING, response_format=FORM, tool_choice="none").choices
+    assert not choice.message.tool_calls and choice.message.content.startswith("{")
+
+
+def call_for(zone: str) -> list[Any]:
+    function = {"name": "get_time", "arguments": json.dumps({"zone": zone})}
+    call = {"id": "a", "type": "function", "function": function}
+    return [{"role": "user", "content": f"Time in {zone}?"}, {"role": "assistant", "tool_calls": [call]}]
+
+
+# Turns from which the model learns to call, and to take the zone from the question.
+OFTEN: list[Any] = [*call_for("UTC"), *call_for("CET"), *call_for("EST"), {"role": "user", "content": "Time in PST?"}]
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+def test_a_strict_tool_is_called_by_its_schema_whatever_is_drafted(
+    client: openai.OpenAI, sampling: dict[str, Any]
+) -> None:
+    fields = {"messages": OFTEN, "n": 3, **sampling}
+    free = [call for each in answer(client, **fields).choices for call in calls_of(each.message)]
+    assert ("get_time", '{"zone": "PST"}') in free
+    told = []
+    for extra in (OFF, {}, {"speculation": {"method": "suffix"}}):
+        choices = answer(client, tools=STRICT, extra_body=extra, **fields).choices
+        told.append([(each.message.content, calls_of(each.message), each.finish_reason) for each in choices])
+    assert told[0] == told[1] == told[2]
+    calls = [call for _, calls, _ in told[0] for call in calls]
+    assert calls
+    for call in calls:
+        check_arguments(*call)
+
+
 def check_arguments(name: str, text: str) -> None:
     arguments = json.loads(text)
     if name == "get_time":

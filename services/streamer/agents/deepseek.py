@@ -18,9 +18,10 @@ OPENER, SEPARATOR, CLOSER = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 ASSISTANT = "<｜Assistant｜>"
 MARKERS = (ALL_BEGIN, ALL_END, OPENER, SEPARATOR, CLOSER)
 V3_SPELLING = Spelling(
-    f"{OPENER}function{SEPARATOR}", "\n```json\n", f"\n```{CLOSER}", "\n", ALL_BEGIN, ALL_END
-)
-V31_SPELLING = Spelling(OPENER, SEPARATOR, CLOSER, "", ALL_BEGIN, ALL_END)
+    ALL_BEGIN, f"{OPENER}function{SEPARATOR}", "\n```json\n", f"\n```{CLOSER}", "\n", ALL_BEGIN, ALL_END,
+    also_read=(OPENER,),
+)  # fmt: skip
+V31_SPELLING = Spelling(ALL_BEGIN, OPENER, SEPARATOR, CLOSER, "", ALL_BEGIN, ALL_END, also_read=(OPENER,))
 _V3 = re.compile(rf"\s*function{SEPARATOR}([^\s`<]{{1,256}})\s*```(?:json)?\s*(?=\{{)")
 _V31 = re.compile(rf"\s*([^\s<]{{1,256}}){SEPARATOR}\s*(?=\{{)")
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from services.api.answer_parsers import AUTO, NONE
 from services.api.sampling import ReasoningLimit
 from services.streamer.agents import deepseek, ernie, hermes, llama3, mistral, pythonic, qwen3_coder
-from services.streamer.agents.call_grammars import Special, Spelling, Tools, behind_reasoning, calls_grammar
+from services.streamer.agents.answer_grammars import form_behind
+from services.streamer.agents.call_grammars import Calls, Special, Spelling, Tools
+from services.streamer.agents.form_or_calls import FormOrCalls
 from services.streamer.agents.ids import long_id, short_id
 from services.streamer.agents.parts import CallParser
 from services.streamer.agents.qwen3_coder import Schemas
@@ -78,29 +80,32 @@ class Formats:
     reasoning: ReasoningFormat | None = None
 
     def reader(
-        self, schemas: Schemas | None, end_of_prompt: str, *, one_call: bool, quiet: bool
+        self, schemas: Schemas | None, end_of_prompt: str, *, one_call: bool, quiet: bool, form: bool = False
     ) -> AnswerReader | None:
-        """Of an answer behind this prompt. `schemas`: of the tools it may call; None: it may call none."""
+        """Of an answer behind this prompt. `schemas`: of the tools it may call; None: it may call none. `form`: a
+        grammar leaves it calls or another form, or a form alone."""
         reasoning = self.reasoning_behind(end_of_prompt)
-        answer = None if self.reasoning is None or self.reasoning.answer is None else self.reasoning.answer()
+        answer = None if form or self.reasoning is None or self.reasoning.answer is None else self.reasoning.answer()
         called = self.tools if schemas is not None else None
         if reasoning is None and answer is None and called is None:
             return None
         calls = None if called is None or schemas is None else called.parser(schemas)
+        if form and calls is not None and called is not None and called.spelling is not None:
+            calls = FormOrCalls(calls, called.spelling.opener)
         new_id = long_id if called is None else called.new_id
         return AnswerReader(reasoning, answer, calls, new_id, one_call, quiet)
 
-    def calls_grammar(self, tools: Tools, end_of_prompt: str, special: Special, *, several: bool) -> str | None:
-        """Of an answer that calls one of the tools. None: the format can't be held to."""
+    def calls(self, tools: Tools, end_of_prompt: str, special: Special, *, several: bool) -> Calls | None:
+        """Of an answer behind this prompt, for a grammar. None: the format can't be held to."""
         if self.tools is None or self.tools.spelling is None:
             return None
         reasoning = self.reasoning_behind(end_of_prompt)
-        return calls_grammar(self.tools.spelling, tools, special, several=several, reasoning=reasoning)
+        return Calls(self.tools.spelling, tools, special, several, reasoning)
 
     def form_grammar(self, form: str, end_of_prompt: str, special: Special) -> str:
         """Of an answer with this form, a grammar, behind this prompt and its reasoning."""
         reasoning = self.reasoning_behind(end_of_prompt)
-        return form if reasoning is None else behind_reasoning(form, reasoning, special)
+        return form if reasoning is None else form_behind(form, reasoning, special)
 
     def reasoning_limit(self, tokens: int, end_of_prompt: str) -> ReasoningLimit | None:
         """Of an answer behind this prompt; None: it has no reasoning."""

@@ -7,7 +7,7 @@ from services.streamer.agents.call_object import CallObject
 from services.streamer.agents.marked import Closed, MarkedCalls
 
 OPENER, CLOSER = "<tool_call>", "</tool_call>"
-SPELLING = Spelling(f'{OPENER}\n{{"name": "', '", "arguments": ', f"}}\n{CLOSER}", "\n")
+SPELLING = Spelling(OPENER, f'{OPENER}\n{{"name": "', '", "arguments": ', f"}}\n{CLOSER}", "\n")
 
 
 def parser() -> MarkedCalls:

@@ -8,7 +8,7 @@ from services.streamer.agents.call_list import CallList
 from services.streamer.agents.marked import MarkedCalls
 
 MARKER = "<|python_tag|>"
-SPELLING = Spelling('{"name": "', '", "parameters": ', "}", "; ")
+SPELLING = Spelling(MARKER, '{"name": "', '", "parameters": ', "}", "; ", at_start="{")
 
 
 def parser() -> MarkedCalls:

@@ -13,7 +13,7 @@ from services.streamer.agents.named_call import NamedCall
 from services.streamer.agents.parts import CallBody, Part
 
 MARKER = "[TOOL_CALLS]"
-SPELLING = Spelling('{"name": "', '", "arguments": ', "}", ", ", f"{MARKER} [", "]")
+SPELLING = Spelling(MARKER, '{"name": "', '", "arguments": ', "}", ", ", f"{MARKER} [", "]")
 MARKERS = (MARKER, "[ARGS]", "[CALL_ID]")
 _NAMED = re.compile(r"\s*([\w.:-]{1,256})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s*(?=\{)")
 

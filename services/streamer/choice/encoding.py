@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -17,6 +19,7 @@ from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, MAX_GRAMMAR, ReasoningLimit, Sampling
 from services.api.strategies import Verification, verification_for
+from services.streamer.agents.answer_grammars import calls_alone, calls_or_form, text_with_calls
 from services.streamer.agents.grammars import lark
 from services.streamer.agents.reader import AnswerReader
 from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted
@@ -53,9 +56,8 @@ async def encode(exchange: Exchange) -> None:
         _check_grammar(exchange, request.sampling.grammar, request.grammar_field),
         asyncio.gather(_prediction(exchange), *(_encode(exchange, prompt) for prompt in request.prompts)),
     )
-    if request.tools is not None and request.tools.must:
-        grammar = await _forced(exchange, request.tools, prompts[0])
-        sampling = replace(sampling, grammar=grammar)
+    if request.tools is not None and (request.tools.must or request.grammar_field or request.tools.strict):
+        sampling = replace(sampling, grammar=await _with_calls(exchange, request.tools, prompts[0]))
     elif request.grammar_field and request.chat:
         sampling = replace(sampling, grammar=await _behind_reasoning(exchange, sampling.grammar, prompts[0]))
     if request.thinking_token_budget >= 0:
@@ -79,20 +81,40 @@ async def _check_grammar(exchange: Exchange, grammar: str, field: str) -> None:
         raise bad_value(field, problem)
 
 
-async def _forced(exchange: Exchange, tools: Tools, prompt: list[int]) -> str:
-    """The grammar of an answer that must call a tool."""
-    formats, vocabulary = exchange.formats, exchange.vocabulary
+async def _with_calls(exchange: Exchange, tools: Tools, prompt: list[int]) -> str:
+    """The grammar of an answer with calls; "": what it calls is only read."""
+    request, formats, vocabulary = exchange.request, exchange.formats, exchange.vocabulary
     special = vocabulary.special(formats.markers(tools=True))
-    parameters = {name: tools.parameters[name] for name in tools.must}
-    text = formats.calls_grammar(parameters, vocabulary.end_of(prompt), special, several=not tools.one_call)
-    if text is None:
-        name = "none" if formats.tools is None else formats.tools.name
-        raise unsupported("tool_choice", f"other than as auto or none is not supported with tool_call_parser {name}")
-    grammar = lark(text)
+    calls = formats.calls(_arguments(request, tools), vocabulary.end_of(prompt), special, several=not tools.one_call)
+    if calls is None:
+        _refuse_unheld(request, tools, "none" if formats.tools is None else formats.tools.name)
+        return ""
+    if tools.must:
+        grammar = lark(calls_alone(calls))
+    elif request.grammar_field:
+        grammar = calls_or_form(calls, request.sampling.grammar)
+    else:
+        grammar = lark(text_with_calls(calls))
     if len(grammar) > MAX_GRAMMAR:
         raise bad_value("tools", f"make a grammar of {len(grammar)} characters, at most {MAX_GRAMMAR} are taken")
     await _check_grammar(exchange, grammar, "tools")
     return grammar
+
+
+def _arguments(request: Request, tools: Tools) -> Mapping[str, Mapping[str, Any]]:
+    """Of the tools that may be called the schemas that are held to."""
+    if tools.must:
+        return {name: tools.parameters[name] for name in tools.must}
+    if request.grammar_field:
+        return tools.parameters
+    return {name: each if name in tools.strict else {} for name, each in tools.parameters.items()}
+
+
+def _refuse_unheld(request: Request, tools: Tools, parser: str) -> None:
+    if tools.must:
+        raise unsupported("tool_choice", f"other than as auto or none is not supported with tool_call_parser {parser}")
+    if request.grammar_field:
+        raise unsupported(request.grammar_field, f"beside tools is not supported with tool_call_parser {parser}")
 
 
 async def _behind_reasoning(exchange: Exchange, form: str, prompt: list[int]) -> str:
@@ -249,6 +271,7 @@ def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:
         exchange.vocabulary.end_of(ids) if formats.reasoning is not None else "",
         one_call=tools is not None and tools.one_call,
         quiet=not request.include_reasoning,
+        form=bool(request.grammar_field) and (tools is None or not tools.must),
     )
 
 

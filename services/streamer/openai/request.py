@@ -333,10 +333,6 @@ def read_request(
         raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
     shared["return_provenance"] |= speculation.return_drafts
     asked = read_grammar(fields)
-    if asked.field and tools is not None:
-        if tools.must:
-            raise bad_value("tool_choice", f"contradicts {asked.field}: give one of them")
-        raise unsupported(asked.field, "leaves no room for calls of tools: send it alone, or with tool_choice none")
     request = Request(
         **shared,
         chat=chat,

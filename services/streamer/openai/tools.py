@@ -24,17 +24,21 @@ MAX_CALLS = 128
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 NONE, AUTO, REQUIRED = "none", "auto", "required"
 LONGEST_ID = 256
+# The schema of the arguments of a function that says nothing of them: it has none.
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """Of a request. `text`: the list as JSON, for the template. `parameters`: of each tool the schema of its arguments.
-    `one_call`: the answer calls one tool at most. `must`: it calls one of these; none: it may call none."""
+    `one_call`: the answer calls one tool at most. `must`: it calls one of these; none: it may call none. `strict`:
+    arguments of these follow their schema, whether or not a call is asked for."""
 
     text: str
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     one_call: bool = False
     must: tuple[str, ...] = ()
+    strict: frozenset[str] = frozenset()
 
 
 def read_tools(fields: BodyFields) -> Tools | None:
@@ -44,7 +48,11 @@ def read_tools(fields: BodyFields) -> Tools | None:
     if parallel is not None:
         fields.boolean("parallel_tool_calls")
     told = check_list(value, "tools", MAX_TOOLS) if value is not None else []
-    functions = [_function(BodyFields(each, f"tools[{index}]")) for index, each in enumerate(told)]
+    functions, strict = [], set()
+    for index, each in enumerate(told):
+        function, is_strict = _function(BodyFields(each, f"tools[{index}]"))
+        functions.append(function)
+        strict |= {function["name"]} if is_strict else set()
     names = [each["name"] for each in functions]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -53,12 +61,12 @@ def read_tools(fields: BodyFields) -> Tools | None:
     if not functions or choice == NONE:
         return None
     text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    parameters = {each["name"]: each.get("parameters", {}) for each in functions}
-    return Tools(text, parameters, parallel is False or isinstance(choice, dict), must)
+    parameters = {each["name"]: each.get("parameters", NO_PARAMETERS) for each in functions}
+    return Tools(text, parameters, parallel is False or isinstance(choice, dict), must, frozenset(strict))
 
 
-def _function(tool: BodyFields) -> dict[str, Any]:
-    """What the template is given of a tool."""
+def _function(tool: BodyFields) -> tuple[dict[str, Any], bool]:
+    """What the template is given of a tool, and whether it is strict."""
     _only_functions(tool)
     value = tool.get("function")
     if value is None:
@@ -70,13 +78,14 @@ def _function(tool: BodyFields) -> dict[str, Any]:
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise wrong_type(function.at("parameters"), "an object", parameters)
-    # A promise of the server, not of the tool.
-    function.boolean("strict")
+    strict = function.boolean("strict")
     function.nothing_else()
     if not TOOL_NAME.fullmatch(name):
         allowed = "must be 1..128 letters, digits, dots, underscores or hyphens"
         raise bad_value(function.at("name"), f"{allowed}, not {shown(name)}")
-    return {key: each for key, each in function.values.items() if key != "strict" and each is not None}
+    # A promise of the server, which the model isn't told of.
+    told = {key: each for key, each in function.values.items() if key != "strict" and each is not None}
+    return told, strict
 
 
 def _only_functions(tool: BodyFields) -> None:

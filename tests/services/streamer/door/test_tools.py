@@ -281,7 +281,7 @@ async def test_a_call_that_is_asked_for_is_held_by_a_grammar(
     assert grammars == set(mesh.tokenizer.grammars_asked) and len(grammars) == 1
     (grammar,) = grammars
     rules = json.loads(grammar)["grammars"][0]["lark_grammar"]
-    assert [name for name in ("weather", "time") if f'\\"name\\": \\"{name}\\"' in rules] == names
+    assert [name for name in ("weather", "time") if f': "{name}\\"' in rules] == names
 
 
 @pytest.mark.parametrize("parser", ["none", "pythonic"])
@@ -302,6 +302,105 @@ async def test_a_schema_that_cannot_be_held_is_refused(mesh: FakeMesh, http: aio
     async with http.post(mesh.url + URL, json={**BODY, "tools": tools, "tool_choice": "required"}) as response:
         error = (await response.json())["error"]
     assert (response.status, error["param"]) == (400, "tools")
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
+IN_A_FORM = '["<tool_call>", "a"]'
+
+
+def grammar_asked(target: Any) -> list[dict[str, Any]]:
+    """The grammars in the one that the worker was sent."""
+    grammars = {asked.sampling.grammar for asked in target.asked}
+    assert len(grammars) == 1
+    grammar = grammars.pop()
+    return json.loads(grammar)["grammars"] if grammar else []
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), [
+    (IN_A_FORM, IN_A_FORM, []), (CALLS.removeprefix("On it.\n"), None, READ), ("", "", []),
+])  # fmt: skip
+@pytest.mark.parametrize("group", [1, 9])
+async def test_an_answer_is_calls_or_the_form_that_was_asked_for(
+    mesh: FakeMesh, http: aiohttp.ClientSession, text: str, content: str | None, calls: Any, group: int
+) -> None:
+    target = await mesh.start_target(says(text, group))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh, response_format=FORM))["choices"]
+    assert (choice["message"]["content"], calls_of(choice["message"])) == (content, calls)
+    rules, form = grammar_asked(target)
+    assert form == {"name": "form", "json_schema": {"type": "array"}} and "@form" in rules["lark_grammar"]
+    # The form alone is checked first, so that a 400 names it.
+    assert len(mesh.tokenizer.grammars_asked) == 2
+    message, _ = joined(await streamed(http, mesh.url + URL, {**BODY, "response_format": FORM}))
+    assert (message["content"], calls_of(message)) == (content or "", calls)
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_a_call_that_is_asked_for_comes_before_a_form(
+    mesh: FakeMesh, http: aiohttp.ClientSession, choice: Any
+) -> None:
+    target = await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    await answer(http, mesh, tool_choice=choice, response_format=FORM)
+    [rules] = grammar_asked(target)
+    assert "calls:" in rules["lark_grammar"] and "@form" not in rules["lark_grammar"]
+
+
+@pytest.mark.parametrize("parser", ["none", "pythonic", "qwen3_coder"])
+async def test_a_form_beside_calls_that_no_grammar_holds_is_refused(
+    mesh: FakeMesh, http: aiohttp.ClientSession, parser: str
+) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door(tool_call_parser=parser)
+    async with http.post(mesh.url + URL, json={**BODY, "response_format": FORM}) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "response_format.json_schema.schema")
+    assert parser in error["message"]
+
+
+def strict_tools(**parameters: Any) -> list[Any]:
+    function = {**TOOLS[0]["function"], "strict": True, **parameters}
+    return [{"type": "function", "function": function}, TOOLS[1]]
+
+
+async def test_arguments_of_strict_tools_alone_are_held_to_their_schema(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    target = await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    (choice,) = (await answer(http, mesh, tools=strict_tools(parameters={"const": {"city": 1}})))["choices"]
+    assert calls_of(choice["message"]) == READ and choice["message"]["content"] == "On it."
+    [rules] = grammar_asked(target)
+    arguments = [line for line in rules["lark_grammar"].splitlines() if line.startswith("arguments")]
+    assert arguments == ['arguments0: %json {"type": "object", "const": {"city": 1}}',
+                         'arguments1: %json {"type": "object"}']  # fmt: skip
+    assert "TEXT" in rules["lark_grammar"]
+
+
+async def test_no_tool_is_strict_by_itself(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    target = await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    await answer(http, mesh)
+    assert grammar_asked(target) == []
+
+
+async def test_a_strict_schema_that_cannot_be_held_is_refused(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(CALLS))
+    await mesh.start_door()
+    tools = strict_tools(parameters={"const": "impossible"})
+    async with http.post(mesh.url + URL, json={**BODY, "tools": tools}) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "tools")
+
+
+@pytest.mark.parametrize("parser", ["none", "pythonic"])
+async def test_where_no_grammar_holds_calls_strict_tools_are_only_read(
+    mesh: FakeMesh, http: aiohttp.ClientSession, parser: str
+) -> None:
+    target = await mesh.start_target(says(CALLS))
+    await mesh.start_door(tool_call_parser=parser)
+    await answer(http, mesh, tools=strict_tools())
+    assert grammar_asked(target) == []
 
 
 @pytest.fixture

@@ -50,12 +50,16 @@ def test_a_call_may_be_asked_for() -> None:
     choice = {"type": "function", "function": {"name": "time"}}
     named = chat(tools=[WEATHER, other], tool_choice=choice).tools
     assert named is not None and (named.must, named.one_call) == (("time",), True)
-    assert named.parameters["time"] == {}
+    # It says nothing of arguments: it has none.
+    assert named.parameters["time"] == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def test_strict_is_a_word_to_the_server_and_not_to_the_model() -> None:
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
     assert encode(chat(tools=[strict])).tools == encode(chat(tools=[WEATHER])).tools
+    for tools, names in (([strict], {"weather"}), ([WEATHER], set())):
+        told = chat(tools=tools).tools
+        assert told is not None and told.strict == names
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}])
@@ -113,8 +117,7 @@ def function(**fields: Any) -> list[Any]:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
-        ({"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
-        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [WEATHER], "response_format": {"type": "nothing"}}, "response_format.type"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
          "tool_choice.function.name"),
         ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
