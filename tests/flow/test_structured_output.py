@@ -33,6 +33,7 @@ FORMS: list[dict[str, Any]] = [
     {"structured_outputs": {"regex": "[a-z]{3,8}( [a-z]{2,6}){2,5}"}},
     {"structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
     {"guided_grammar": 'start: "The answer is " ("yes" | "no") " and nothing else."'},
+    {"structured_outputs": {"grammar": 'root ::= "(" (root | [0-9]{1,3}) ")" # nested'}},
     {},
 ]
 SAMPLINGS: list[dict[str, Any]] = [
@@ -50,6 +51,9 @@ def has_form(form: dict[str, Any], text: str) -> bool:
         return re.fullmatch(outputs["regex"], text) is not None
     if "choice" in outputs:
         return text in outputs["choice"]
+    if "grammar" in outputs:
+        inner = text.strip("()")
+        return text == "(" * (len(text) - len(inner) >> 1) + inner + ")" * (len(text) - len(inner) >> 1)
     return "guided_grammar" not in form or re.fullmatch("The answer is (yes|no) and nothing else[.]", text) is not None
 
 
@@ -153,6 +157,7 @@ async def complete(mesh: RunningMesh, fields: dict[str, Any]) -> tuple[int, dict
         ({"guided_json": {"minLength": 3, "maxLength": 1, "type": "string"}}, "guided_json"),
         ({"guided_regex": "(("}, "guided_regex"),
         ({"guided_grammar": "nothing"}, "guided_grammar"),
+        ({"guided_grammar": "root ::= nothing"}, "guided_grammar"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])

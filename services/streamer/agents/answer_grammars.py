@@ -53,7 +53,8 @@ def text_with_calls(calls: Calls) -> str:
         free.append(r"/\s*/ calls")
     return _lark([
         *_free_start(calls), f"free: {' | '.join(free)}", *_thought_rules(calls.reasoning, calls.special),
-        _up_to("first", "FIRST", spelling.opener, calls.special), _up_to("head", "TEXT", spelling.opener, calls.special),
+        _up_to("first", "FIRST", spelling.opener, calls.special),
+        _up_to("head", "TEXT", spelling.opener, calls.special),
         f"FIRST: {_without([*unread, *unbegun])}", f"TEXT: {_without(unread)}", *calls.rules(),
     ])  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from services.api.sampling import MAX_GRAMMAR
+from services.streamer.agents.gbnf.lark import is_gbnf, lark_of
+from services.streamer.agents.gbnf.syntax import GrammarSyntaxError
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
 from services.streamer.openai.fields import BodyFields, check_list, shown, wrong_type
@@ -155,11 +157,13 @@ def _regex(value: Any, where: str) -> AskedForm:
     return AskedForm(regex(_text(value, where)), where)
 
 
-def _lark(value: Any, where: str) -> AskedForm:
+def _rules(value: Any, where: str) -> AskedForm:
+    """A grammar in Lark, GBNF or EBNF."""
     text = _text(value, where)
-    if "::=" in text:
-        raise unsupported(where, "in GBNF or EBNF is not supported: write it in Lark, with a rule named start")
-    return AskedForm(lark(text), where)
+    try:
+        return AskedForm(lark(lark_of(text) if is_gbnf(text) else text), where)
+    except GrammarSyntaxError as error:
+        raise bad_value(where, f"can't be read: {error}") from None
 
 
 def _choice(value: Any, where: str) -> AskedForm:
@@ -195,5 +199,5 @@ READERS: dict[str, Callable[[Any, str], AskedForm]] = {
     "json": _json,
     "regex": _regex,
     "choice": _choice,
-    "grammar": _lark,
+    "grammar": _rules,
 }

@@ -65,6 +65,7 @@ def test_most_requests_ask_for_nothing(body: dict[str, Any]) -> None:
         ({"guided_regex": "a+"}, regex("a+"), "guided_regex"),
         ({"guided_choice": ["a"]}, choice(["a"]), "guided_choice"),
         ({"guided_grammar": "start: /a/"}, lark("start: /a/"), "guided_grammar"),
+        ({"guided_grammar": 'root ::= "a"'}, lark("start: r0\nr0: T0\nT0: /a/\n"), "guided_grammar"),
         ({"guided_json_object": True}, json_schema({"type": "object"}), "guided_json_object"),
     ],
 )  # fmt: skip
@@ -104,7 +105,8 @@ for _ in range(300):
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice[1]"),
         ({"structured_outputs": {"choice": ["a"] * (MAX_CHOICES + 1)}}, "structured_outputs.choice"),
-        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "structured_outputs.grammar"),
+        ({"structured_outputs": {"grammar": 'root ::= other'}}, "structured_outputs.grammar"),
+        ({"guided_grammar": 'root ::= "a'}, "guided_grammar"),
         ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True, "whitespace_pattern": " "}},
          "structured_outputs.whitespace_pattern"),
         ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
@@ -122,3 +124,8 @@ for _ in range(300):
 )  # fmt: skip
 def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
     assert refusal(**body).param == param
+
+
+def test_an_error_in_a_grammar_has_its_place() -> None:
+    error = refusal(structured_outputs={"grammar": 'root ::= x\nx ::= "a" | [b'})
+    assert "line 2, column 13" in error.message
