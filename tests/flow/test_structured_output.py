@@ -34,6 +34,9 @@ FORMS: list[dict[str, Any]] = [
     {"structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
     {"guided_grammar": 'start: "The answer is " ("yes" | "no") " and nothing else."'},
     {"structured_outputs": {"grammar": 'root ::= "(" (root | [0-9]{1,3}) ")" # nested'}},
+    {"response_format": {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+        {"type": "tag", "begin": "<name>", "content": {"type": "any_text"}, "end": [" ", ".", "<"]},
+        {"type": "json_schema", "json_schema": {"enum": [1, 22, 333]}}]}}},
     {},
 ]
 SAMPLINGS: list[dict[str, Any]] = [
@@ -43,6 +46,8 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 
 def has_form(form: dict[str, Any], text: str) -> bool:
+    if form.get("response_format", {}).get("type") == "structural_tag":
+        return re.fullmatch(r"<name>[^ .<]*[ .<](1|22|333)", text) is not None
     if "response_format" in form:
         jsonschema.validate(json.loads(text), PERSON)
         return True

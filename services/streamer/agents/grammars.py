@@ -21,7 +21,7 @@ def json_schema(schema: Any, **options: Any) -> str:
 
 def regex(pattern: str) -> str:
     """Of the texts that match it whole."""
-    return _grammar({"lark_grammar": f"start: /{_between_slashes(pattern)}/"})
+    return _grammar({"lark_grammar": f"start: /{between_slashes(pattern)}/"})
 
 
 def choice(texts: list[str]) -> str:
@@ -43,7 +43,7 @@ def _quoted(text: str) -> str:
     return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
 
 
-def _between_slashes(pattern: str) -> str:
+def between_slashes(pattern: str) -> str:
     """As Lark wants it on one line: a slash ends the pattern."""
     found, escaped = [], False
     for each in pattern:

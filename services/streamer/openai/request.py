@@ -333,6 +333,8 @@ def read_request(
         raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
     shared["return_provenance"] |= speculation.return_drafts
     asked = read_grammar(fields)
+    if asked.free and tools is not None and not tools.must:
+        raise unsupported(asked.field, "beside tools is not supported: send it with tool_choice none")
     request = Request(
         **shared,
         chat=chat,

@@ -1,7 +1,8 @@
 """Reads what a request says its answer must be, as one grammar.
 
-    response_format       {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {...}}}
-    structured_outputs    vLLM's: one of json, regex, choice, grammar, json_object
+    response_format       {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {...}}},
+                          {"type": "structural_tag", ...}
+    structured_outputs    vLLM's: one of json, regex, choice, grammar, structural_tag, json_object
     guided_json, …        the same in vLLM's older form
 
 What can't be compiled is seen later, and refused with the name of the field that it came from. Knows JSON values alone.
@@ -20,17 +21,20 @@ from services.streamer.agents.gbnf.syntax import GrammarSyntaxError
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
 from services.streamer.openai.fields import BodyFields, check_list, shown, wrong_type
+from services.streamer.openai.structural_tags import read_structural_tag
 
 MAX_CHOICES = 4096
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
-FORMATS = ("text", "json_object", "json_schema")
+GUIDED = ("json", "regex", "choice", "grammar")
+FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 
 
 class AskedForm(NamedTuple):
-    """A grammar, and the field that asks for it; "" and "" for none."""
+    """A grammar, and the field that asks for it; "" and "" for none. `free`: it may have free text."""
 
     grammar: str = ""
     field: str = ""
+    free: bool = False
 
 
 def read_grammar(fields: BodyFields) -> AskedForm:
@@ -65,6 +69,8 @@ def _response_format(fields: BodyFields) -> AskedForm:
         asked = any_object(wish.path)
     if kind == "json_schema":
         asked = named_schema(BodyFields(_given(wish, "json_schema"), wish.at("json_schema")))
+    if kind == "structural_tag":
+        asked = AskedForm(read_structural_tag(wish), wish.path, free=True)
     wish.nothing_else()
     return asked
 
@@ -120,10 +126,10 @@ def _options(wish: BodyFields) -> dict[str, Any]:
 
 def _guided(fields: BodyFields) -> list[AskedForm]:
     asked = []
-    for kind, read in READERS.items():
+    for kind in GUIDED:
         where = f"guided_{kind}"
         if (value := fields.get(where)) is not None:
-            asked.append(read(value, where))
+            asked.append(READERS[kind](value, where))
     if fields.boolean("guided_json_object"):
         asked.append(AskedForm(json_schema(ANY_OBJECT), "guided_json_object"))
     pattern = fields.text("guided_whitespace_pattern", 1024)
@@ -139,18 +145,22 @@ def _guided(fields: BodyFields) -> list[AskedForm]:
 def _json(value: Any, where: str, **options: Any) -> AskedForm:
     """A schema: an object, true, or their JSON as text."""
     if isinstance(value, str):
-        if len(value) > MAX_GRAMMAR:
-            raise bad_value(where, f"is longer than {MAX_GRAMMAR} characters", "string_above_max_length")
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            raise bad_value(where, f"is no JSON: {error}") from None
+        value = _read_json(value, where)
     if not isinstance(value, dict | bool):
         raise wrong_type(where, "a JSON schema", value)
     try:
         return AskedForm(json_schema(value, **options), where)
     except orjson.JSONEncodeError:
         raise bad_value(where, "is nested too deeply") from None
+
+
+def _read_json(text: str, where: str) -> Any:
+    if len(text) > MAX_GRAMMAR:
+        raise bad_value(where, f"is longer than {MAX_GRAMMAR} characters", "string_above_max_length")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise bad_value(where, f"is no JSON: {error}") from None
 
 
 def _regex(value: Any, where: str) -> AskedForm:
@@ -164,6 +174,13 @@ def _rules(value: Any, where: str) -> AskedForm:
         return AskedForm(lark(lark_of(text) if is_gbnf(text) else text), where)
     except GrammarSyntaxError as error:
         raise bad_value(where, f"can't be read: {error}") from None
+
+
+def _structural_tag(value: Any, where: str) -> AskedForm:
+    """As response_format has it, or its JSON as text."""
+    wish = BodyFields(_read_json(value, where) if isinstance(value, str) else value, where)
+    wish.choice("type", ("structural_tag",))
+    return AskedForm(read_structural_tag(wish), where, free=True)
 
 
 def _choice(value: Any, where: str) -> AskedForm:
@@ -200,4 +217,5 @@ READERS: dict[str, Callable[[Any, str], AskedForm]] = {
     "regex": _regex,
     "choice": _choice,
     "grammar": _rules,
+    "structural_tag": _structural_tag,
 }

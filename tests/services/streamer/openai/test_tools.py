@@ -118,6 +118,8 @@ def function(**fields: Any) -> list[Any]:
         ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tools": [WEATHER], "response_format": {"type": "nothing"}}, "response_format.type"),
+        ({"tools": [WEATHER], "response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+         "response_format"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
          "tool_choice.function.name"),
         ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
