@@ -40,6 +40,7 @@ from services.streamer.openai.sampling import (
     MAX_BAD_WORD_TEXTS,
 )
 from services.streamer.openai.speculation import MAX_CORPORA
+from services.streamer.openai.structural_tags import KINDS
 from services.streamer.openai.structured import FORMATS, MAX_CHOICES
 from services.streamer.openai.tools import AUTO, MAX_CALLS, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
 from services.streamer.responses import described
@@ -173,14 +174,37 @@ STREAM_OPTIONS: Schema = {
 JSON_SCHEMA: Schema = {"type": ["object", "boolean", "string"], "description": "A JSON schema, or its JSON as text"}
 CHOICES: Schema = {**list_of(TEXT, "The answer is one of these texts"), "minItems": 1, "maxItems": MAX_CHOICES}
 REGEX: Schema = {"type": "string", "description": "The whole answer matches it; without look-around and references"}
-LARK: Schema = {"type": "string", "description": "A grammar in Lark, as llguidance reads it, with a rule start"}
+GRAMMAR: Schema = {
+    "type": "string",
+    "description": "A grammar in Lark, as llguidance reads it, with a rule start; or in GBNF or EBNF, with a rule root",
+}
 WHITESPACE: Schema = {"type": "string", "description": "A regular expression for the white space of JSON"}
+STRUCTURES: Schema = list_of(
+    {
+        "type": "object",
+        "required": ["begin", "end"],
+        "additionalProperties": False,
+        "properties": {"begin": TEXT, "schema": JSON_SCHEMA, "end": TEXT},
+    },
+    "Of a structural tag: JSON between two texts",
+)
+# xgrammar's; those in it are of the same shape.
+TAG_FORMAT: Schema = {
+    "type": "object",
+    "description": "Of a structural tag: what the answer is, in place of structures and triggers",
+    "required": ["type"],
+    "properties": {"type": {"type": "string", "enum": list(KINDS)}},
+}
 RESPONSE_FORMAT: Schema = {
     "type": "object",
-    "description": "What the answer is: JSON, or JSON of a schema. Whether drafts are used changes nothing",
+    "description": "What the answer is: JSON, JSON of a schema, or text with such in it. Whether drafts are used "
+    "changes nothing",
     "required": ["type"],
     "properties": {
         "type": {"type": "string", "enum": list(FORMATS)},
+        "structures": STRUCTURES,
+        "triggers": list_of(TEXT, "Texts at which one of the structures begins"),
+        "format": TAG_FORMAT,
         "json_schema": {
             "type": "object",
             "required": ["schema"],
@@ -195,12 +219,13 @@ RESPONSE_FORMAT: Schema = {
 }
 STRUCTURED_OUTPUTS: Schema = {
     "type": "object",
-    "description": "vLLM's field: exactly one of json, regex, choice, grammar and json_object",
+    "description": "vLLM's field: exactly one of json, regex, choice, grammar, structural_tag and json_object",
     "properties": {
         "json": JSON_SCHEMA,
         "regex": REGEX,
         "choice": CHOICES,
-        "grammar": LARK,
+        "grammar": GRAMMAR,
+        "structural_tag": {"type": ["object", "string"], "description": "As in response_format, or its JSON as text"},
         "json_object": boolean("Any JSON object"),
         "whitespace_pattern": WHITESPACE,
         "disable_any_whitespace": boolean("JSON without white space"),
@@ -214,7 +239,7 @@ FUNCTION: Schema = {
         "name": {"type": "string", "pattern": f"^{TOOL_NAME.pattern}$"},
         "description": TEXT,
         "parameters": {"type": "object", "description": "JSON schema of the arguments"},
-        "strict": {"type": "boolean", "description": "Without effect on the answer"},
+        "strict": {"type": "boolean", "description": "Arguments follow their schema, also with tool_choice auto"},
     },
 }
 TOOLS: Schema = {
@@ -315,7 +340,7 @@ BOTH: dict[str, Schema] = {
     "guided_json": JSON_SCHEMA,
     "guided_regex": REGEX,
     "guided_choice": CHOICES,
-    "guided_grammar": LARK,
+    "guided_grammar": GRAMMAR,
     "guided_json_object": boolean("Any JSON object"),
     "guided_whitespace_pattern": {**WHITESPACE, "description": "With guided_json: of its white space"},
     "speculation": SPECULATION,

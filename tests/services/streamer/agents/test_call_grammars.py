@@ -111,3 +111,22 @@ def test_a_schema_that_cannot_be_held_is_told(tmp_path: Path) -> None:
 def test_formats_without_json_cannot_be_held_to(name: str) -> None:
     (format,) = [each for each in TOOL_FORMATS if each.name == name]
     assert Formats(format).calls(TOOLS, "", {}, several=True) is None
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("format", SPELLED, ids=lambda each: each.name)
+def test_lists_in_arguments_are_as_long_as_their_schema_says(
+    format: ToolFormat, several: bool, tmp_path: Path
+) -> None:
+    walk, draw = Walk(tmp_path, format.markers), random.Random(8)
+    days = {"type": "array", "items": {"enum": ["Mo", "Tu"]}, "minItems": 2, "maxItems": 3}
+    tools = {"f": {"properties": {"days": days}, "required": ["days"], "additionalProperties": False}}
+    grammar = grammar_of(format, walk, tools=tools, several=several)
+    lengths = set()
+    for _ in range(8):
+        text = walk.text(grammar, draw)
+        parser = format.parser({})
+        calls = joined(parser.feed(text) + parser.flush())[1]
+        assert several or len(calls) == 1
+        lengths |= {len(json.loads(arguments)["days"]) for _, arguments in calls}
+    assert lengths == {2, 3}
