@@ -50,6 +50,37 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/v1/embeddings", {"model": MODEL, "input": [[1, 2], [3]]}),
     (
+        "/v1/chat/completions",
+        {
+            "model": MODEL, "messages": [{"role": "user", "content": "b"}], "tool_choice": "auto",
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+        },
+    ),
+    (
+        "/v1/completions",
+        {
+            "model": MODEL, "prompt": "a", "max_tokens": 3, "response_format": {"type": "structural_tag", "format": {
+                "type": "sequence", "elements": [
+                    {"type": "tag", "begin": "<a>", "content": {"type": "any_text", "excludes": ["b"]}, "end": ["<"]},
+                    {"type": "repeat", "min": 1, "max": 2, "content": {"type": "grammar", "grammar": 'root ::= "a"+'}},
+                    {"type": "triggered_tags", "triggers": ["<"], "stop_after_first": True, "tags": [
+                        {"begin": "<f>", "content": {"type": "json_schema", "json_schema": True}, "end": ""}]},
+                ]}},
+        },
+    ),
+    (
+        "/v1/completions",
+        {
+            "model": MODEL, "prompt": "a", "max_tokens": 3, "structured_outputs": {"structural_tag": {
+                "structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}], "triggers": ["<f"]}},
+        },
+    ),
+    (
+        "/v1/completions",
+        {"model": MODEL, "prompt": "a", "max_tokens": 3, "guided_grammar": 'root ::= x{1,2} # c\nx ::= [a-z] | "\\n"'},
+    ),
+    (
         "/v1/completions",
         {
             "model": MODEL, "prompt": "a",
