@@ -31,6 +31,11 @@ class ToolFormat:
     markers: tuple[str, ...] = ()
     new_id: Callable[[], str] = long_id
     spelling: Spelling | None = None  # None: a grammar can't say what arguments look like
+    # Another spelling, and the special token of the models that write it.
+    newer: tuple[str, Spelling] | None = None
+
+    def spelling_for(self, special: Special) -> Spelling | None:
+        return self.newer[1] if self.newer is not None and self.newer[0] in special else self.spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ TOOL_FORMATS = (
     ToolFormat("hermes", lambda _: hermes.parser(), ("<tool_call>",), (hermes.OPENER, hermes.CLOSER),
                spelling=hermes.SPELLING),
     ToolFormat("mistral", lambda _: mistral.parser(), (mistral.MARKER,), mistral.MARKERS, short_id,
-               mistral.SPELLING),
+               mistral.SPELLING, (mistral.ARGUMENTS, mistral.NAMED_SPELLING)),
     ToolFormat("deepseek_v3", lambda _: deepseek.v3(), (deepseek.OPENER, "```json"), deepseek.MARKERS,
                spelling=deepseek.V3_SPELLING),
     ToolFormat("deepseek_v31", lambda _: deepseek.v31(), (deepseek.OPENER,), deepseek.MARKERS,
@@ -97,10 +102,11 @@ class Formats:
 
     def calls(self, tools: Tools, end_of_prompt: str, special: Special, *, several: bool) -> Calls | None:
         """Of an answer behind this prompt, for a grammar. None: the format can't be held to."""
-        if self.tools is None or self.tools.spelling is None:
+        spelling = None if self.tools is None else self.tools.spelling_for(special)
+        if spelling is None:
             return None
         reasoning = self.reasoning_behind(end_of_prompt)
-        return Calls(self.tools.spelling, tools, special, several, reasoning)
+        return Calls(spelling, tools, special, several, reasoning)
 
     def form_grammar(self, form: str, end_of_prompt: str, special: Special) -> str:
         """Of an answer with this form, a grammar, behind this prompt and its reasoning."""

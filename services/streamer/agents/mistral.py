@@ -14,7 +14,10 @@ from services.streamer.agents.parts import CallBody, Part
 
 MARKER = "[TOOL_CALLS]"
 SPELLING = Spelling(MARKER, '{"name": "', '", "arguments": ', "}", ", ", f"{MARKER} [", "]")
-MARKERS = (MARKER, "[ARGS]", "[CALL_ID]")
+# Of models that have this token.
+ARGUMENTS = "[ARGS]"
+NAMED_SPELLING = Spelling(MARKER, MARKER, ARGUMENTS, "", "")
+MARKERS = (MARKER, ARGUMENTS, "[CALL_ID]")
 _NAMED = re.compile(r"\s*([\w.:-]{1,256})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s*(?=\{)")
 
 

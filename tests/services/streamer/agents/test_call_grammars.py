@@ -130,3 +130,14 @@ def test_lists_in_arguments_are_as_long_as_their_schema_says(
         assert several or len(calls) == 1
         lengths |= {len(json.loads(arguments)["days"]) for _, arguments in calls}
     assert lengths == {2, 3}
+
+
+def test_models_with_a_token_before_arguments_write_names_before_it(tmp_path: Path) -> None:
+    (mistral,) = [each for each in SPELLED if each.name == "mistral"]
+    named, listed = "[TOOL_CALLS]get-time.now[ARGS]{}", '[TOOL_CALLS] [{"name": "get-time.now", "arguments": {}}]'
+    for markers, text, other in ((mistral.markers, named, listed), ((), listed, named)):
+        walk = Walk(tmp_path, markers)
+        grammar = grammar_of(mistral, walk)
+        assert walk.allows(grammar, text) and not walk.allows(grammar, other)
+    walk = Walk(tmp_path, ("[TOOL_CALLS]",))
+    assert walk.allows(grammar_of(mistral, walk), listed)
