@@ -2,19 +2,24 @@
 
     text . . . t | d1 d2 d3        row 0 is behind t, row 1 behind d1, …: each has a mask of the ids that may follow
 
-Only `commit` moves the place. For the masks of a draft's rows the matcher goes along the draft and is rolled back.
-There is no mask behind a token that the grammar forbids, behind one that ends the text, and behind one at which the
-matcher reaches a limit. Knows no sampling.
+Only `commit` moves the place. For the masks of a draft's rows copies of the matcher go along the draft; none is rolled
+back: a matcher keeps its last mask by its lexer's state and the number of its row, so behind a rollback it may give the
+mask of a row that is gone. There is no mask behind a token that the grammar forbids, behind one that ends the text, and
+behind one at which a matcher reaches a limit. Knows no sampling.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from services.api.grammars import GrammarError, problem_of
 from services.worker.grammar.compiled import Grammars
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 # Stop drafting forced tokens when the text has differed from them this often in a row.
 MOST_MISSED = 3
@@ -104,20 +109,21 @@ class GrammarState:
             children: list[list[int]] = [[] for _ in range(len(draft) + 1)]
             for place, parent in enumerate(parents or range(-1, len(draft) - 1)):
                 children[parent + 1].append(place + 1)
-            self._walk(found, draft, children, 0)
+            self._walk(found, draft, children, 0, self._matcher.deep_copy())
         return found
 
     def _fill_root(self, found: RowMasks) -> bool:
         """If the matcher is in error, by the last draft or by this mask, a new one tries again."""
-        if not self.ended and not self.problem and not self._fill(found, 0):
+        if not self.ended and not self.problem and not _fill(found, 0, self._matcher):
             self._restore()
-            if not self.problem and not self._fill(found, 0):
+            if not self.problem and not _fill(found, 0, self._matcher):
                 self.problem = problem_of(self._matcher)
         return bool(found.known[0])
 
-    def _walk(self, found: RowMasks, draft: list[int], children: list[list[int]], row: int) -> bool:
-        """Fills the rows below this one, behind which the matcher is, before and afterwards. False: the matcher is in
-        error, and the rest stays unknown."""
+    def _walk(
+        self, found: RowMasks, draft: list[int], children: list[list[int]], row: int, matcher: LLMatcher
+    ) -> None:
+        """Fills the rows below this one, where `matcher` is. A limit that it meets costs the text nothing."""
         for child in children[row]:
             token = draft[child - 1]
             if not found.allows(row, token):
@@ -125,21 +131,9 @@ class GrammarState:
             found.follows[child - 1] = True
             if token in self._ends:
                 continue
-            if not self._matcher.consume_token(token) or not self._fill(found, child):
-                return False
-            if children[child] and not self._walk(found, draft, children, child):
-                return False
-            self._matcher.rollback(1)
-        return True
-
-    def _fill(self, found: RowMasks, row: int) -> bool:
-        """The mask where the matcher is. False: it is in error."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._words]
-        if self._matcher.is_error():
-            return False
-        found.bits[row, : len(bits)] = bits
-        found.known[row] = True
-        return True
+            following = matcher if child == children[row][-1] else matcher.deep_copy()
+            if following.consume_token(token) and _fill(found, child, following):
+                self._walk(found, draft, children, child, following)
 
     def _restore(self) -> None:
         """A new matcher, which reads the text again. If it fails, too, the text is at fault."""
@@ -150,3 +144,13 @@ class GrammarState:
             return
         if not self._matcher.consume_tokens(self._text):
             self.problem = problem_of(self._matcher)
+
+
+def _fill(found: RowMasks, row: int, matcher: LLMatcher) -> bool:
+    """The mask where the matcher is. False: it is in error."""
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint32)[: found.bits.shape[1]]
+    if matcher.is_error():
+        return False
+    found.bits[row, : len(bits)] = bits
+    found.known[row] = True
+    return True

@@ -61,6 +61,24 @@ def test_a_rejected_draft_leaves_nothing_behind(grammars: Grammars, ids_of: Ids)
     assert np.array_equal(kept.masks([], []).bits, state(grammars, PERSON, text + draft[:2]).masks([], []).bits)
 
 
+@pytest.mark.parametrize("committed", [False, True], ids=["tree", "chain"])
+def test_the_mask_of_a_rejected_draft_is_not_that_of_another_text_of_its_length(
+    grammars: Grammars, ids_of: Ids, committed: bool
+) -> None:
+    """A list and an object: what follows a quote differs, and the library's lexer is in the same state."""
+    text, a_list, an_object = ids_of('{"a":'), ids_of(' ["'), ids_of(' {"')
+    assert len(a_list) == len(an_object) == 1
+    kept = state(grammars, json_schema({"type": "object"}), text)
+    if committed:
+        kept.masks(a_list, [])
+        kept.commit(an_object)
+        found = kept.masks([], []).bits[0]
+    else:
+        found = kept.masks(a_list + an_object, [-1, -1]).bits[2]
+    alone = state(grammars, json_schema({"type": "object"}), text + an_object)
+    assert np.array_equal(found, alone.masks([], []).bits[0])
+
+
 def test_rows_behind_a_forbidden_token_are_not_computed(grammars: Grammars, ids_of: Ids) -> None:
     draft = [*ids_of('{"name"'), *ids_of("!"), *ids_of(": ")]
     masks = state(grammars, PERSON).masks(draft, [])
