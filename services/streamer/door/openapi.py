@@ -42,7 +42,7 @@ from services.streamer.openai.sampling import (
 from services.streamer.openai.speculation import MAX_CORPORA
 from services.streamer.openai.structural_tags import KINDS
 from services.streamer.openai.structured import FORMATS, MAX_CHOICES
-from services.streamer.openai.tools import AUTO, MAX_CALLS, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
+from services.streamer.openai.tools import ALLOWED, AUTO, MAX_CALLS, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
 from services.streamer.responses import described
 from services.streamer.responses.body import OF_RESPONSE, SHARED_HERE
 
@@ -278,6 +278,14 @@ MESSAGE: Schema = {
         "reasoning_content": {**TEXT, "description": "Of the assistant: its reasoning, for templates that read it"},
     },
 }
+NAMED_FUNCTION: Schema = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+    },
+}
 TEMPLATE_FIELDS: dict[str, Schema] = {
     "tools": TOOLS,
     "tool_choice": {
@@ -286,12 +294,21 @@ TEMPLATE_FIELDS: dict[str, Schema] = {
         "default": AUTO,
         "oneOf": [
             {"enum": [NONE, AUTO, REQUIRED]},
+            NAMED_FUNCTION,
             {
                 "type": "object",
-                "required": ["function"],
+                "description": "Among these tools alone, of which the model is told",
+                "required": ["type", ALLOWED],
                 "properties": {
-                    "type": {"const": "function"},
-                    "function": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+                    "type": {"const": ALLOWED},
+                    ALLOWED: {
+                        "type": "object",
+                        "required": ["mode", "tools"],
+                        "properties": {
+                            "mode": {"enum": [AUTO, REQUIRED]},
+                            "tools": {**list_of(NAMED_FUNCTION, "By name"), "maxItems": MAX_TOOLS},
+                        },
+                    },
                 },
             },
         ],

@@ -45,6 +45,8 @@ def _turn(message: BodyFields) -> ChatTurn:
     call_id = message.text("tool_call_id", LONGEST_ID) if role == "tool" else None
     # Clients send this API's answers back as messages: their empty fields are accepted.
     message.only("annotations", [])
+    # The content once more: openai's client sends back what it has parsed.
+    message.get("parsed")
     if role != "assistant":
         message.only("tool_calls", [])
     message.nothing_else()

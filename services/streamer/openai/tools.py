@@ -23,6 +23,7 @@ MAX_TOOLS = 128
 MAX_CALLS = 128
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 NONE, AUTO, REQUIRED = "none", "auto", "required"
+ALLOWED = "allowed_tools"
 LONGEST_ID = 256
 # The schema of the arguments of a function that says nothing of them: it has none.
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -57,7 +58,8 @@ def read_tools(fields: BodyFields) -> Tools | None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise bad_value("tools", f"has two functions with the name {shown(twice)}")
-    must = _must(choice, names)
+    choice, functions = _allowed(choice, functions)
+    must = _must(choice, [each["name"] for each in functions])
     if not functions or choice == NONE:
         return None
     text = as_json([{"type": "function", "function": each} for each in functions], "tools")
@@ -101,6 +103,25 @@ def _name(function: BodyFields) -> str:
     return name
 
 
+def _allowed(choice: Any, functions: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    """Of a choice among some of the tools the choice, and these."""
+    if not isinstance(choice, dict) or choice.get("type") != ALLOWED:
+        return choice, functions
+    outer = BodyFields(choice, "tool_choice")
+    outer.get("type")
+    fields = BodyFields(outer.get(ALLOWED), outer.at(ALLOWED))
+    outer.nothing_else()
+    mode = fields.choice("mode", (AUTO, REQUIRED))
+    if mode is None:
+        raise bad_value(fields.at("mode"), "is missing", "missing_required_parameter")
+    where = fields.at("tools")
+    told = check_list(fields.get("tools"), where, MAX_TOOLS)
+    fields.nothing_else()
+    known = [each["name"] for each in functions]
+    names = {_named(BodyFields(each, f"{where}[{index}]"), known) for index, each in enumerate(told)}
+    return mode, [each for each in functions if each["name"] in names]
+
+
 def _must(choice: Any, names: list[str]) -> tuple[str, ...]:
     if choice in (None, NONE, AUTO):
         return ()
@@ -111,15 +132,19 @@ def _must(choice: Any, names: list[str]) -> tuple[str, ...]:
     if not isinstance(choice, dict):
         allowed = f"must be {NONE}, {AUTO}, {REQUIRED} or an object that names a function, not {shown(choice)}"
         raise bad_value("tool_choice", allowed)
-    named = BodyFields(choice, "tool_choice")
-    _only_functions(named)
-    function = BodyFields(named.get("function"), "tool_choice.function")
-    named.nothing_else()
+    return (_named(BodyFields(choice, "tool_choice"), names),)
+
+
+def _named(choice: BodyFields, names: list[str]) -> str:
+    """A function of these that is chosen by its name."""
+    _only_functions(choice)
+    function = BodyFields(choice.get("function"), choice.at("function"))
+    choice.nothing_else()
     name = _name(function)
     function.nothing_else()
     if name not in names:
-        raise bad_value("tool_choice.function.name", f"{shown(name)} is none of the tools")
-    return (name,)
+        raise bad_value(function.at("name"), f"{shown(name)} is none of the tools")
+    return name
 
 
 def read_calls(message: BodyFields) -> list[ToolCall]:
@@ -139,6 +164,8 @@ def _call(call: BodyFields) -> ToolCall:
     function = BodyFields(call.get("function"), call.at("function"))
     call.nothing_else()
     name, arguments = _name(function), read_arguments(function)
+    # The arguments once more: openai's client sends back what it has parsed.
+    function.get("parsed_arguments")
     function.nothing_else()
     return ToolCall(id=given, name=name, arguments=arguments)
 

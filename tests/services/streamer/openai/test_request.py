@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.api.messages import ChatTurn, Encode, ModelCard, Speculation
+from services.api.messages import ChatTurn, Encode, ModelCard, Speculation, ToolCall
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.not_served import BOTH, CHAT, COMPLETION
 from services.streamer.openai.request import (
@@ -100,6 +100,17 @@ def test_an_answer_of_this_api_can_be_sent_back_as_a_message() -> None:
     }  # fmt: skip
     request = chat(messages=[answer, {"role": "user", "content": "more"}])
     assert isinstance(request.prompts[0], Encode)
+
+
+def test_what_a_client_has_parsed_of_an_answer_may_stand_in_it() -> None:
+    """As openai's `parse` returns answers, with what it made of their JSON."""
+    function = {"name": "f", "arguments": '{"a": 1}', "parsed_arguments": {"a": 1}}
+    called = {"role": "assistant", "content": None, "parsed": None, "tool_calls": [{"id": "1", "function": function}]}
+    formed = {"role": "assistant", "content": '{"b": 2}', "parsed": {"b": 2}}
+    (prompt,) = chat(messages=[called, {"role": "tool", "tool_call_id": "1", "content": "3"}, formed]).prompts
+    assert isinstance(prompt, Encode)
+    assert prompt.turns[0].tool_calls == [ToolCall(id="1", name="f", arguments='{"a": 1}')]
+    assert prompt.turns[2].content == '{"b": 2}'
 
 
 def test_chat_logprobs_are_a_switch_and_a_count() -> None:

@@ -54,6 +54,27 @@ def test_a_call_may_be_asked_for() -> None:
     assert named.parameters["time"] == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
+def test_a_choice_may_be_among_some_of_the_tools() -> None:
+    other = {"type": "function", "function": {"name": "time"}}
+    some = [{"type": "function", "function": {"name": "time"}}]
+
+    def asked(mode: str, tools: Any = some) -> Any:
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+    required = chat(tools=[WEATHER, other], tool_choice=asked("required"))
+    assert required.tools is not None and (required.tools.must, required.tools.one_call) == (("time",), False)
+    # The model is told of no others.
+    assert orjson.loads(encode(required).tools) == [other]
+    free = chat(tools=[WEATHER, other], tool_choice=asked("auto")).tools
+    assert free is not None and (free.must, list(free.parameters)) == ((), ["time"])
+    assert chat(tools=[other], tool_choice=asked("auto", [])).tools is None
+    where = "tool_choice.allowed_tools"
+    assert param(tools=[other], tool_choice=asked("never")) == f"{where}.mode"
+    assert param(tools=[WEATHER], tool_choice=asked("auto")) == f"{where}.tools[0].function.name"
+    assert param(tools=[WEATHER], tool_choice={"type": "allowed_tools"}) == where
+    assert param(tools=[WEATHER], tool_choice=asked("required", [])) == "tool_choice"
+
+
 def test_strict_is_a_word_to_the_server_and_not_to_the_model() -> None:
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
     assert encode(chat(tools=[strict])).tools == encode(chat(tools=[WEATHER])).tools
