@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
+from typing import Any
 
 from services.streamer.agents import json_text
 from services.streamer.agents.held import Held
@@ -88,7 +89,8 @@ class CallObject:
             return [], None
         self._pieces[-1], rest = text[:end], text[end:]
         whole = "".join(self._pieces)
-        if (call := call_in(whole)) is None:
+        # Without a marker an object with a name may be any answer in JSON.
+        if (call := call_in(whole, named_alone=bool(self._before.strip()))) is None:
             return self._no_call(whole), rest
         self._state = _Part.TAIL
         return [CallDelta(self._index, *call)], rest
@@ -129,8 +131,8 @@ def _name_in(written: str) -> str:
     return name if json_text.sendable(name) else ""
 
 
-def call_in(text: str) -> tuple[str, str] | None:
-    """The name and the arguments of a call that is a JSON object."""
+def call_in(text: str, *, named_alone: bool = True) -> tuple[str, str] | None:
+    """The name and the arguments of a call that is a JSON object. `named_alone`: a name is enough."""
     try:
         value = json_text.read(text)
     except ValueError:
@@ -140,7 +142,18 @@ def call_in(text: str) -> tuple[str, str] | None:
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if not isinstance(name, str) or not name or not json_text.sendable(name):
         return None
-    if isinstance(arguments, str):
-        return (name, arguments) if json_text.sendable(arguments) else None
-    written = "{}" if arguments is None else json_text.written(arguments)
+    if not named_alone and not {"arguments", "parameters"} & value.keys():
+        return None
+    written = "{}" if arguments is None else _written(arguments)
     return None if written is None else (name, written)
+
+
+def _written(arguments: Any) -> str | None:
+    """Some models write the JSON of their arguments into a string."""
+    if isinstance(arguments, str):
+        try:
+            if isinstance(json_text.read(arguments), dict) and json_text.sendable(arguments):
+                return arguments
+        except ValueError:
+            pass
+    return json_text.written(arguments)

@@ -24,7 +24,7 @@ from services.streamer.agents.parts import CallDelta, Part
 
 OPENER, CLOSER = "<function=", "</function>"
 _NAME = re.compile(r"\s*([^\s<>]{1,256})>")
-_PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)(?:\n?</parameter>|(?=<parameter=)|(\Z))", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)(?:\n?</parameter>|\n?(?=<parameter=)|(\Z))", re.DOTALL)
 
 # Of each tool, by its name, the schema of its arguments.
 Schemas = Mapping[str, Mapping[str, Any]]
