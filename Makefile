@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev ray nixl model up test test-all check fmt docs pictures load bench bench-gpu tune-gpu gpu-wheels heads clean
+.PHONY: help venv dev ray nixl model up test test-all test-clients check fmt docs pictures load bench bench-gpu tune-gpu gpu-wheels heads clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -13,7 +13,7 @@ BIN := .venv/bin
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -v
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws',"
 	@echo "  make bench ARGS=full (the long form, hours), make bench ARGS='engine --dtype int8'."
@@ -46,6 +46,9 @@ test: model ## the fast tests, with the real model (minutes)
 
 test-all: model ## every test: also the slow ones and docker compose
 	@$(PYTEST) $(ARGS)
+
+test-clients: model ## clients and agents of other makers, in an environment of their own, against a mesh (minutes)
+	@$(BIN)/python tests/clients/run.py $(ARGS)
 
 check: model docs-fresh ## lint, types, docs in step with the code, tests
 	@$(BIN)/ruff check .

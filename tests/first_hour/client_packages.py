@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("openai>=2.10", "langchain-openai>=1", "litellm>=1.80", "llm>=0.27")
+PACKAGES = (
+    "openai>=2.10", "langchain-openai>=1", "litellm>=1.80", "llm>=0.27", "instructor>=1.13",
+    "pydantic-ai-slim[openai]>=1", "pytest>=9",
+)  # fmt: skip
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE = 900  # s: downloads, on a machine with other work
 
