@@ -92,6 +92,22 @@ def test_a_stream_of_calls_has_its_events(client: Any, model: str) -> None:
     }
 
 
+def test_the_chunks_of_a_stream_keep_their_order(client: Any, model: str) -> None:
+    asked = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 120, "temperature": 0}
+    options = {"include_usage": True}
+    *chunks, last = client.create(model=model, messages=ASKED, stream=True, stream_options=options, **asked)
+    assert last.usage.completion_tokens and not last.choices and not any(each.usage for each in chunks)
+    choices = [each.choices[0] for each in chunks]
+    assert [each.delta.role for each in choices] == ["assistant", *[None] * (len(choices) - 1)]
+    assert [bool(each.finish_reason) for each in choices] == [False] * (len(choices) - 1) + [True]
+    parts = [call for each in choices for call in each.delta.tool_calls or ()]
+    # A call is named once, in its first part, and calls follow each other.
+    first = [each for place, each in enumerate(parts) if place == 0 or each.index != parts[place - 1].index]
+    assert [each.index for each in first] == list(range(len(first)))
+    assert [each for each in parts if each.id or each.type or each.function.name] == first
+    assert len({each.id for each in first}) == len(first)
+
+
 def test_a_stream_of_a_form_is_parsed_on_the_way(client: Any, model: str) -> None:
     with client.stream(model=model, messages=ASKED, response_format=Person, max_tokens=200) as stream:
         events = list(stream)
