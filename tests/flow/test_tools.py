@@ -131,14 +131,15 @@ def test_a_strict_tool_is_called_by_its_schema_whatever_is_drafted(
 
 
 def test_a_rejected_draft_changes_no_call_of_an_open_object(client: openai.OpenAI) -> None:
-    """Drafts of text that was written before often name a list where this text has an object."""
+    """Here a draft has a list where the text goes on with an object. Nothing is drafted from the other answer."""
     keep: Any = {"type": "function", "function": {"name": "person", "description": "d", "parameters": {
-        "type": "object", "title": "Person", "required": ["name", "age"], "properties": {
+        "properties": {
             "name": {"maxLength": 12, "title": "Name", "type": "string"},
-            "age": {"maximum": 99, "minimum": 0, "title": "Age", "type": "integer"}}}}}  # fmt: skip
+            "age": {"maximum": 99, "minimum": 0, "title": "Age", "type": "integer"}},
+        "required": ["name", "age"], "title": "Person", "type": "object"}}}  # fmt: skip
     told = []
-    for extra in (OFF, {"speculation": {"method": "suffix"}}):
-        fields = {"tool_choice": "required", "n": 2, "temperature": 1, "seed": 4, "max_tokens": 100}
+    for extra in ({**OFF, "cache_salt": "off"}, {"speculation": {"method": "suffix"}, "cache_salt": "suffix"}):
+        fields: dict[str, Any] = {"tool_choice": "required", "n": 2, "temperature": 1, "seed": 4, "max_tokens": 100}
         said = [{"role": "user", "content": "Ann is 12 years old."}]
         told.append([calls_of(each.message) for each in answer(
             client, messages=said, tools=[keep], extra_body=extra, **fields).choices])  # fmt: skip
