@@ -29,6 +29,9 @@ CALLED = {
     "edit": "repeat a function under another name",
     "json": "sentences put down as JSON",
     "retrieval": "quote a document",
+    "agent": "agent loop with tools: calls, results, edits",
+    "schemas": "JSON held to a schema",
+    # Of rows from before there were tools.
     "agentic": "made-up plans of tool calls as JSON, in plain chat",
     "edit-favourable": "repeat a file with an edit, files chosen to suit",
 }

@@ -26,6 +26,8 @@ from loadtest.workloads import REQUESTS
 LATENCIES = {"ttft_p50_ms": ("ttft_s", "p50"), "ttft_p99_ms": ("ttft_s", "p99"), "tpot_p50_ms": ("tpot_s", "p50"),
              "e2e_p50_ms": ("e2e_s", "p50")}  # fmt: skip
 
+LEAST_BLOCKS = 3
+
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--served", nargs="+", default=[], metavar="SIDE", help="servers, and nothing else")
@@ -61,11 +63,20 @@ def loaded(name: str, streams: int, options: argparse.Namespace) -> dict[str, An
 
 
 def command(name: str, streams: int, options: argparse.Namespace) -> list[str]:
-    requests = options.requests if streams == 1 else options.waves * streams
+    count = str(sessions(name, streams, options))
     return [
-        "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests",
-        str(requests), "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
+        "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests", count,
+        "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
     ]  # fmt: skip
+
+
+def sessions(name: str, streams: int, options: argparse.Namespace) -> int:
+    """What the harness counts. Of a workload with several requests a session there are fewer, but enough blocks for an
+    interval."""
+    requests: int = options.requests if streams == 1 else options.waves * streams
+    turns = REQUESTS[name].turns if name in REQUESTS else 1
+    block = 1 if streams == 1 else 2 * streams
+    return requests if turns == 1 else max(requests // turns, LEAST_BLOCKS * block)
 
 
 def lines(seen: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bench.workloads import route
+from loadtest.completion_stream import said_in
 
 
 class Heard(NamedTuple):
@@ -97,7 +98,7 @@ def told(events: list[tuple[float, dict[str, Any]]], sent: float) -> Heard:
     steps: dict[str, Any] = {}
     for at, event in events:
         for choice in event.get("choices", ()):
-            piece = choice.get("text") or choice.get("delta", {}).get("content") or ""
+            piece = choice.get("text") or said_in(choice.get("delta", {}))
             text += piece
             first = first or (at if piece else 0.0)
             ended = at if choice.get("finish_reason") else ended

@@ -10,8 +10,8 @@ from __future__ import annotations
 from loadtest.workloads import REQUESTS, Body, Kind
 
 # Those that are measured where none is named; the functions of `edit-favourable` were chosen because drafts fit them.
-LEADING = ("edit", "agentic", "retrieval", "chat")
-WORKLOADS: dict[str, Kind] = {name: REQUESTS[name] for name in (*LEADING, "edit-favourable")}
+LEADING = ("edit", "agent", "retrieval", "chat")
+WORKLOADS: dict[str, Kind] = {name: REQUESTS[name] for name in (*LEADING, "edit-favourable", "schemas")}
 
 
 def salt_of(workload: str, salt: str, number: int) -> str:

@@ -66,12 +66,12 @@ class CompletionStream:
         if delta is None:
             carries = choice.get("text")
         else:
-            carries = delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls")
+            carries = said_in(delta)
         if carries:
             index = choice.get("index", 0)
             self.outcome.arrived(self._last.get(index), now, tokens_told(choice), len(carries))
             self._last[index] = now
-            if self.outcome.pieces is not None and isinstance(carries, str):
+            if self.outcome.pieces is not None:
                 self.outcome.pieces.setdefault(index, []).append(carries)
         if finish := choice.get("finish_reason"):
             self.outcome.finish = str(finish)
@@ -87,6 +87,14 @@ class CompletionStream:
         outcome.completion_tokens = count
         details = usage.get("prompt_tokens_details") or {}
         outcome.cached_tokens = int(details.get("cached_tokens") or 0)
+
+
+def said_in(delta: dict[str, Any]) -> str:
+    """Content, or reasoning, or names and arguments of calls: one of them comes in a delta."""
+    if text := delta.get("content") or delta.get("reasoning_content"):
+        return str(text)
+    called = [call.get("function") or {} for call in delta.get("tool_calls") or ()]
+    return "".join(f"{each.get('name') or ''}{each.get('arguments') or ''}" for each in called)
 
 
 def tokens_told(choice: dict[str, Any]) -> int:

@@ -197,7 +197,8 @@ def _sender(plan: LoadPlan, load: Load) -> Send:
     closed = not plan.arrivals.open_loop
 
     async def send(index: int, scheduled: float) -> None:
-        turns = plan.workload.session(index).turns
+        session = plan.workload.session(index)
+        turns = session.turns
         if closed:
             # The time for generating the request must not count as latency.
             scheduled = load.client.now()
@@ -208,7 +209,7 @@ def _sender(plan: LoadPlan, load: Load) -> Send:
             if outcome is not None:
                 scheduled = outcome.ended + turn.think
                 await asyncio.sleep(max(0.0, scheduled - load.client.now()))
-                asked = extended(body, outcome.text, asked)
+                asked = asked if session.recorded else extended(body, outcome.text, asked)
             body = asked
             outcome = await _request(plan, load, body, index, scheduled, keep_text=plan.keep_text or len(turns) > 1)
             outcome.index, outcome.turn = index, number

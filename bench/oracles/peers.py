@@ -31,7 +31,7 @@ SHOWN = (
           {"": "tokens/s", "/ratio>*>ratio&/ratio>*>low&/ratio>*>high": "of transformers' (95 %)"},
           "Tokens a second of a whole request, its prompt included; all took turns.",
           by=("dtype",)),
-    Shown("Servers under the load harness", "chat|edit|json|retrieval|agentic>*",
+    Shown("Servers under the load harness", "chat|edit|json|retrieval|agent|agentic|schemas>*",
           {"tokens_per_s": "tokens/s", "of_first>ratio&of_first>low&of_first>high": "of the first (95 %)",
            "ttft_p50_ms": "first token p50, ms", "failed": "failed"},
           "All get the same requests in turns. Named by the kind of request, streams and server.",

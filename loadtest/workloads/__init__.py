@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.workloads import agentic, chat, edit, edit_favourable, records, retrieval, talk
+from loadtest.workloads import agent, chat, edit, edit_favourable, records, retrieval, schemas, talk
 from loadtest.workloads.files import read_folder, read_lines
 from loadtest.workloads.session import BadWorkload, Body, Session, Turn, Workload, alone, user
 
@@ -22,11 +22,13 @@ INSTRUCTION = "Repeat the file above word for word, and correct what is wrong in
 
 
 class Kind(NamedTuple):
-    """`cold`: nothing may be drafted from other answers, so each request has a `cache_salt` of its own."""
+    """`cold`: nothing may be drafted from other answers, so each session has a `cache_salt` of its own. `turns`: the
+    requests of a session, which follow each other in the list and in time."""
 
     requests: Callable[[int, int], list[Body]]
     says: str
     cold: bool = False
+    turns: int = 1
 
 
 REQUESTS: dict[str, Kind] = {
@@ -34,10 +36,13 @@ REQUESTS: dict[str, Kind] = {
     "edit-favourable": Kind(
         edit_favourable.requests, "a function or a text that a small model repeats well, with a small change"
     ),
-    "agentic": Kind(agentic.requests, "plans of tool calls as JSON, turn by turn; sessions resemble each other"),
+    "agent": Kind(
+        agent.requests, "recorded sessions with tools: calls, their results, edits of files", turns=agent.TURNS
+    ),
     "retrieval": Kind(retrieval.requests, "a paragraph of the prompt is quoted and then explained"),
     "chat": Kind(chat.requests, "open questions"),
     "json": Kind(records.requests, "sentences are put down as JSON"),
+    "schemas": Kind(schemas.requests, "JSON that `response_format` holds to a schema"),
 }
 DRAWN: dict[str, Callable[[random.Random, int], Session]] = {
     "questions": talk.questions,
@@ -118,6 +123,8 @@ class _Listed:
     def __call__(self, index: int) -> Session:
         seed, at = (self._seed, index) if index >= 0 else (self._seed + WARM_UP_SEED, -1 - index)
         made = self._made.get(seed, [])
-        if at >= len(made):
-            made = self._made[seed] = self._kind.requests(max(64, 2 * at), seed)
-        return alone(made[at])
+        turns = self._kind.turns
+        first, end = at * turns, (at + 1) * turns
+        if end > len(made):
+            made = self._made[seed] = self._kind.requests(max(64, 2 * at) * turns, seed)
+        return Session(tuple(map(Turn, made[first:end])), recorded=turns > 1)

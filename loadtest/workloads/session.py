@@ -21,7 +21,7 @@ class BadWorkload(ValueError):
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One request: fields of its body, with `messages` or `prompt`. In later turns these are appended to the earlier
-    turns and their answers. `think` is the user's pause after the last answer."""
+    turns and their answers, unless the session is recorded. `think` is the user's pause after the last answer."""
 
     body: Mapping[str, Any]
     think: float = 0.0
@@ -29,8 +29,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """`recorded`: every turn brings its whole conversation, whatever the server answered before."""
+
     turns: tuple[Turn, ...]
     at: float | None = None  # in a trace: seconds after its beginning
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,12 @@ def test_a_cell_misses_when_all_of_its_interval_lies_below_one() -> None:
     assert missed({"chat, 1": noise, "chat, 16": slower}) == ["chat, 16: auto is 0.950 (0.920 to 0.970) of off"]
 
 
+def test_a_cell_with_a_bar_misses_below_it() -> None:
+    known = {"schemas, 1": cell(seen(1.4, 1.3, 1.5)), "schemas, 4": cell(seen(1.4, 1.3, 1.5))}
+    assert missed(known) == ["schemas, 1: auto is 1.400 (1.300 to 1.500) of off"]
+    assert missed({"schemas, 1": cell(seen(1.55, 1.4, 1.7))}) == []
+
+
 def test_other_texts_and_a_cell_without_an_interval_are_told() -> None:
     assert missed({"edit, 1": cell(seen(1.5, 1.4, 1.6, differ=2))}) == ["edit, 1: 0 requests failed, 2 texts differ"]
     assert missed({"edit, 1": cell(seen(1.5, None, None))}) == ["edit, 1: no interval"]

@@ -9,6 +9,12 @@ from bench.running_mesh import running_mesh
 SIDES = ["label=ours;url=http://127.0.0.1:1", "label=a peer;url=http://127.0.0.1:2;model=x"]
 
 
+def test_of_sessions_there_are_fewer_than_of_requests_but_several_blocks() -> None:
+    options = bench_parser("peers").parse_args(["--requests=24", "--waves=12"])
+    assert [served.sessions("chat", streams, options) for streams in (1, 4, 16)] == [24, 48, 192]
+    assert [served.sessions("agent", streams, options) for streams in (1, 4, 16)] == [4, 24, 96]
+
+
 def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:
     with running_mesh(engine="mock", mock_profile='{"step_ms": 1, "vocab_size": 49152}') as mesh:
         sides = [f"label=one;url={mesh.url}", f"label=the same;url={mesh.url}/;speculation=off"]

@@ -112,6 +112,24 @@ async def test_texts_are_kept_where_they_are_wanted(server: ScriptedServer, clie
     assert kept.texts == ("ac", "b") and kept.text == "ac"
 
 
+async def test_calls_and_reasoning_are_text_of_an_answer(server: ScriptedServer, client: Client) -> None:
+    deltas: list[dict[str, Any]] = [
+        {"reasoning_content": "Hm."},
+        {"content": None, "tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x": 1}'}}]},
+    ]
+
+    async def calling(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
+        for delta in deltas:
+            await out.write(event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
+        for piece in (chunk(finish="tool_calls"), usage(9), DONE):
+            await out.write(piece)
+
+    server.script = calling
+    outcome = await client.stream("/v1/chat/completions", b"{}", scheduled=client.now(), keep_text=True)
+    assert outcome.ok and outcome.text == 'Hm.f{"x": 1}' and list(outcome.sizes) == [3, 1, 8]
+
+
 async def test_connections_are_used_again(server: ScriptedServer, client: Client) -> None:
     for _ in range(5):
         assert (await ask(client)).ok

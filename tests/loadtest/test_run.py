@@ -14,6 +14,7 @@ from scripted_server import DONE, ScriptedServer, chunk, usage
 from loadtest.flags import parser, plan_of
 from loadtest.plan import LoadPlan
 from loadtest.run import LoadResult, Progress, run
+from loadtest.workloads import agent
 
 
 def plan(server: ScriptedServer, *flags: str) -> LoadPlan:
@@ -39,6 +40,15 @@ async def test_what_the_server_answered_is_part_of_the_next_turn(server: Scripte
     said = [[message["content"] for message in body["messages"]] for body in server.asked]
     assert said[-1] == ["one", "answer 1", "two", "answer 2", "three"]
     assert [each.turn for _, each in result.records] == [0, 1, 2] and result.runs[0]["requests"]["ok"] == 3
+
+
+async def test_a_recorded_session_is_sent_as_recorded_with_one_salt(server: ScriptedServer) -> None:
+    result = await load(server, "--workload=agent", "--requests=2", "--cold")
+    recorded = [body["messages"] for body in agent.requests(2 * agent.TURNS, 0)]
+    assert [body["messages"] for body in server.asked] == recorded
+    salts = [body["cache_salt"] for body in server.asked]
+    assert salts == [salts[0]] * agent.TURNS + [salts[-1]] * agent.TURNS and salts[0] != salts[-1]
+    assert [each.turn for _, each in result.records] == [*range(agent.TURNS)] * 2
 
 
 async def test_a_cold_workload_gives_every_request_a_salt_of_its_own(server: ScriptedServer) -> None:
