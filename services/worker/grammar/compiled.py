@@ -103,6 +103,10 @@ class Grammars:
     def __len__(self) -> int:
         return len(self._held) + len(self._idle)
 
+    def bytes_of(self, token: int) -> bytes:
+        """A token as text."""
+        return bytes(self.vocabulary.decode_bytes([token]))
+
     @cached_property
     def vocabulary(self) -> LLTokenizer:
         try:

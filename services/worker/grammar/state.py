@@ -17,6 +17,7 @@ import numpy as np
 
 from services.api.grammars import GrammarError, problem_of
 from services.worker.grammar.compiled import Grammars
+from services.worker.grammar.spaces import Spaces
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -45,7 +46,8 @@ class RowMasks:
 
 class GrammarState:
     __slots__ = (
-        "_ends", "_forced", "_grammar", "_grammars", "_matcher", "_missed", "_text", "_words", "ended", "problem"
+        "_ends", "_forced", "_grammar", "_grammars", "_matcher", "_missed", "_spaces", "_text", "_words", "ended",
+        "guess", "problem",
     )  # fmt: skip
 
     def __init__(self, grammar: str, grammars: Grammars, ends: frozenset[int]) -> None:
@@ -58,6 +60,9 @@ class GrammarState:
         # The first of the tokens that were last forced, and how often in a row the text had another.
         self._forced: int | None = None
         self._missed = 0
+        self._spaces = Spaces(grammars.bytes_of)
+        # White space that was drafted behind the text.
+        self.guess: int | None = None
         # Why the sequence can't go on; "": it can.
         self.problem = ""
         try:
@@ -70,12 +75,18 @@ class GrammarState:
         if self._forced is not None and tokens:
             self._missed = 0 if tokens[0] == self._forced else self._missed + 1
             self._forced = None
+        if self.guess is not None and tokens:
+            if tokens[0] != self.guess:
+                self._spaces.missed(self._text[-1], self.guess)
+            self.guess = None
         for token in tokens:
             if self.ended or self.problem:
                 return
             if token in self._ends:
                 self.ended = True
                 return
+            if self._text:
+                self._spaces.saw(self._text[-1], token)
             self._text.append(token)
             if not self._matcher.consume_token(token):
                 self._restore()
@@ -101,6 +112,20 @@ class GrammarState:
             return []
         self._forced = tokens[0] if tokens else None
         return tokens
+
+    def forced_behind(self, draft: list[int]) -> list[int]:
+        """The same behind a draft that may follow the text."""
+        if not draft:
+            return self.forced()
+        ahead = self._matcher.deep_copy()
+        tokens = ahead.compute_ff_tokens() if ahead.consume_tokens(draft) else []
+        return [] if ahead.is_error() else tokens
+
+    def space_behind(self, draft: list[int]) -> int | None:
+        """White space that the text has had behind such a token, and may have behind the draft."""
+        if self.ended or self.problem or not (last := draft[-1:] or self._text[-1:]):
+            return None
+        return next((each for each in self._spaces.behind(last[0]) if self.follow([*draft, each]) > len(draft)), None)
 
     def masks(self, draft: list[int], parents: list[int]) -> RowMasks:
         """Of the text's row and those of a draft behind it (no `parents`: a chain)."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from services.api.drafter import NO_DRAFT, Draft
-from services.streamer.agents.grammars import lark, regex
+from services.streamer.agents.grammars import json_schema, lark, regex
 from services.worker.grammar.compiled import Grammars
 from services.worker.grammar.drafting import SOURCE, drafts_within
 from services.worker.grammar.state import MOST_MISSED, GrammarState
@@ -20,6 +21,7 @@ FORCED = "The answer is: "
 ANSWER = lark(f'start: "{FORCED}" ("yes" | "no") "."')
 ENDS = frozenset({2})
 Ids = Callable[[str], list[int]]
+Body = dict[str, Any]
 
 
 def drafted(state: GrammarState, draft: Draft = NO_DRAFT, longest: int = 8) -> Draft:
@@ -54,6 +56,44 @@ def test_of_two_drafts_the_longer_one_is_taken(answer: GrammarState, ids_of: Ids
     longer, shorter = Draft(ids_of(FORCED + "yes."), "ngram"), Draft(ids_of("The answer"), "ngram")
     assert drafted(answer, longer) == longer
     assert drafted(answer, shorter).source == SOURCE
+
+
+PERSON: Body = {
+    "type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"},
+                                     "town": {"type": "string", "maxLength": 9}},
+    "required": ["name", "age", "town"], "additionalProperties": False,
+}  # fmt: skip
+
+
+def test_white_space_is_drafted_as_the_text_has_had_it_with_what_is_forced_behind_it(
+    grammars: Grammars, ids_of: Ids
+) -> None:
+    state = GrammarState(json_schema(PERSON), grammars, ENDS)
+    state.commit(ids_of('{"name": "Ana",'))
+    # Nothing was seen behind a comma.
+    assert drafted(state) == NO_DRAFT
+    state.commit(ids_of(' "age":'))
+    # Behind a colon there was a text: a number has other space.
+    assert drafted(state) == NO_DRAFT
+    state.commit(ids_of(" 7,"))
+    key = ids_of(' "town": "')
+    found = drafted(state)
+    assert found.tokens == key and found.source == SOURCE and found.confidence[0] == 0.9
+    assert drafted(state, longest=2).tokens == key[:2]
+    # One of others that is as long is taken.
+    other = Draft(key, "suffix")
+    assert drafted(state, other) == other
+    # Nothing was consumed.
+    assert state.follow(key) == len(key)
+
+
+def test_white_space_that_was_wrong_costs_the_text_nothing(grammars: Grammars, ids_of: Ids) -> None:
+    state = GrammarState(json_schema(PERSON), grammars, ENDS)
+    state.commit(ids_of('{"name": "Ana", "age": 7,'))
+    assert drafted(state).tokens[:1] == ids_of(' "')
+    state.commit(ids_of('"'))
+    state.commit(ids_of('town":"Bonn"'))
+    assert not state.problem and state.follow(ids_of("}")) == 1
 
 
 def test_trees_and_drafts_with_probabilities_stay_as_they_are(answer: GrammarState, ids_of: Ids) -> None:
