@@ -401,7 +401,7 @@ EMBEDDINGS: dict[str, Schema] = {
 # As in chats.
 ALSO_OF_RESPONSES = (
     "model", "stop", "bad_words", "speculation", "prediction", "user", "safety_identifier", "parallel_tool_calls",
-    "chat_template_kwargs",
+    "chat_template_kwargs", "thinking_token_budget",
 )  # fmt: skip
 RESPONSE: dict[str, Schema] = {
     **described.FIELDS,

@@ -15,7 +15,7 @@ from services.streamer.agents.grammars import json_schema
 from services.streamer.messages.blocks import any_cache_control, missing
 from services.streamer.messages.conversation import check_no_beginning, read_turns
 from services.streamer.messages.tools import read_tools
-from services.streamer.openai.errors import bad_value, unsupported
+from services.streamer.openai.errors import bad_value
 from services.streamer.openai.fields import MAX_TEXT, BodyFields, shown, wrong_type
 from services.streamer.openai.request import OF_CHAT, Request, RequestLimits, read_model, read_request, read_stops
 from services.streamer.openai.tools import Tools, as_json
@@ -107,9 +107,6 @@ def _asked(fields: BodyFields, limits: RequestLimits) -> Asked:
     tools = read_tools(fields)
     thinking = _thinking(fields)
     effort, grammar = _output(fields)
-    if grammar and tools is not None:
-        where = "output_config.format"
-        raise unsupported(where, "leaves no room for calls of tools: send it alone, or with tool_choice none")
     kwargs = as_json(thinking.kwargs | effort, "thinking") if thinking.kwargs or effort else ""
     turns = read_turns(fields, limits.max_messages)
     prompt = Encode(turns=turns, tools="" if tools is None else tools.text, template_kwargs=kwargs)

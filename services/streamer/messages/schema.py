@@ -97,7 +97,7 @@ PROMPT: dict[str, Schema] = {
             "effort": {"enum": list(EFFORTS), "description": "reasoning_effort for chat templates that read it"},
             "format": {
                 "type": "object",
-                "description": "The answer is JSON of this schema. Not beside tools",
+                "description": "The answer is JSON of this schema, or calls of tools",
                 "required": ["type", "schema"],
                 "additionalProperties": False,
                 "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}},

@@ -17,7 +17,12 @@ def read_tools(fields: BodyFields) -> Tools | None:
     """None: the model is told of none."""
     value = fields.get("tools")
     told = check_list(value, "tools", MAX_TOOLS) if value is not None else []
-    functions = [_function(BodyFields(each, f"tools[{index}]")) for index, each in enumerate(told)]
+    functions, strict = [], set()
+    for index, each in enumerate(told):
+        tool = BodyFields(each, f"tools[{index}]")
+        functions.append(_function(tool))
+        if tool.boolean("strict"):
+            strict.add(functions[-1]["name"])
     names = [each["name"] for each in functions]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -26,7 +31,8 @@ def read_tools(fields: BodyFields) -> Tools | None:
     if not functions or kind == NONE:
         return None
     text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    return Tools(text, {each["name"]: each["parameters"] for each in functions}, one_call, must)
+    parameters = {each["name"]: each["parameters"] for each in functions}
+    return Tools(text, parameters, one_call, must, frozenset(strict))
 
 
 def _function(tool: BodyFields) -> dict[str, Any]:
@@ -42,7 +48,7 @@ def _function(tool: BodyFields) -> dict[str, Any]:
     schema, where = tool.get("input_schema"), tool.at("input_schema")
     if not isinstance(schema, dict):
         raise missing(where) if schema is None else wrong_type(where, "an object", schema)
-    for flag in ("strict", "eager_input_streaming"):  # promises of a server, not of the tool
+    for flag in ("strict", "eager_input_streaming"):  # asked of the server: the model isn't told
         tool.boolean(flag)
     tool.only("defer_loading", False)
     tool.only("allowed_callers", ["direct"])

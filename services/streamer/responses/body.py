@@ -15,10 +15,10 @@ from typing import Any
 from services.api.messages import ChatTurn, Encode
 from services.api.parameters import integer, parameters
 from services.api.sampling import MAX_LOGPROBS
-from services.streamer.openai.errors import bad_value, unsupported
+from services.streamer.openai.errors import bad_value
 from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, wrong_type
 from services.streamer.openai.not_served import Values, check_not_asked
-from services.streamer.openai.request import SHARED, Request, RequestLimits, read_model, read_stops
+from services.streamer.openai.request import OF_CHAT, SHARED, Request, RequestLimits, read_model, read_stops
 from services.streamer.openai.sampling import read_bad_words, read_sampling
 from services.streamer.openai.speculation import read_prediction, read_speculation
 from services.streamer.openai.tools import LONGEST_ID, as_json
@@ -93,15 +93,12 @@ def parse_response(values: dict[str, Any], limits: RequestLimits, kept: OwnRespo
     turns = _conversation(fields, limits.max_messages, kept)
     asked = read_tools(fields)
     form, text = read_text(fields)
-    if form.field and asked.tools is not None:
-        if asked.tools.must:
-            raise bad_value("tool_choice", f"contradicts {form.field}: give one of them")
-        raise unsupported(form.field, "leaves no room for calls of tools: send it alone, or with tool_choice none")
     reasoning, kwargs = read_reasoning(fields)
     own = OfResponse(**fields.read_all(OF_RESPONSE))
     logprobs = own.top_logprobs if LOGPROBS in read_include(fields) else -1
     if own.top_logprobs and logprobs < 0:
         raise bad_value("top_logprobs", f"needs {LOGPROBS} in include")
+    budget = fields.read(OF_CHAT["thinking_token_budget"])
     shared = fields.read_all(SHARED_HERE)
     # What it adds to answers of chats has no place here.
     fields.only("return_drafts", False)
@@ -126,6 +123,7 @@ def parse_response(values: dict[str, Any], limits: RequestLimits, kept: OwnRespo
         namespace=namespace,
         prediction=read_prediction(fields),
         tools=asked.tools,
+        thinking_token_budget=-1 if budget is None else budget,
         told={
             "instructions": instructions,
             "max_output_tokens": own.max_output_tokens,

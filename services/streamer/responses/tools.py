@@ -11,7 +11,7 @@ from typing import Any
 
 from services.streamer.openai.errors import bad_value, unsupported
 from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, shown, wrong_type
-from services.streamer.openai.tools import AUTO, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME, Tools, as_json
+from services.streamer.openai.tools import AUTO, MAX_TOOLS, NO_PARAMETERS, NONE, REQUIRED, TOOL_NAME, Tools, as_json
 
 ALLOWED = "allowed_tools"
 # Of a function, to the template.
@@ -56,8 +56,9 @@ def _tools(called: Sequence[Mapping[str, Any]], chosen: _Choice, *, one_call: bo
     """In the form of chats, which templates are written for."""
     functions = [{name: each[name] for name in TOLD if each[name] is not None} for each in called]
     text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    parameters = {each["name"]: each.get("parameters", {}) for each in functions}
-    return Tools(text, parameters, one_call, tuple(chosen.names) if chosen.must else ())
+    parameters = {each["name"]: each.get("parameters", NO_PARAMETERS) for each in functions}
+    strict = frozenset(each["name"] for each in called if each["strict"])
+    return Tools(text, parameters, one_call, tuple(chosen.names) if chosen.must else (), strict)
 
 
 def _function(tool: BodyFields) -> dict[str, Any]:

@@ -118,6 +118,8 @@ def test_an_answer_may_be_held_to_a_schema() -> None:
     request = asked(output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
     assert request.sampling.grammar == json_schema(SCHEMA)
     assert request.grammar_field == "output_config.format"
+    beside = asked(output_config={"format": {"type": "json_schema", "schema": SCHEMA}}, tools=[WEATHER, TIME])
+    assert beside.grammar_field and beside.tools is not None and beside.tools.strict == {"time"}
 
 
 def test_what_is_counted_is_what_is_asked() -> None:
@@ -183,7 +185,6 @@ def form(**fields: Any) -> dict[str, Any]:
         ({"output_config": form(schema=DEEP)}, "output_config.format.schema"),
         ({"output_config": form(schema={"const": "x" * 140_000})}, "output_config.format.schema"),
         ({"output_config": form(name="x")}, "output_config.format.name"),
-        ({"output_config": form(), "tools": [WEATHER]}, "output_config.format"),
         ({"tools": {}}, "tools"),
         ({"tools": [WEATHER] * (MAX_TOOLS + 1)}, "tools"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),

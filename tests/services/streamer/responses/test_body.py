@@ -83,6 +83,14 @@ def test_with_tool_choice_none_the_model_is_told_of_none() -> None:
     assert request.grammar_field == "text.format"
 
 
+def test_beside_tools_the_form_is_one_of_two_and_strict_tools_are_held() -> None:
+    tools = [{**TOOL, "strict": True}, {**OTHER, "strict": False}]
+    request = parsed(tools=tools, text={"format": SCHEMA}, thinking_token_budget=7)
+    assert request.tools is not None and request.tools.strict == {"f"} and not request.tools.must
+    assert request.grammar_field == "text.format.schema" and request.thinking_token_budget == 7
+    assert parsed().thinking_token_budget == -1
+
+
 def test_a_schema_is_a_grammar_and_is_told() -> None:
     request = parsed(text={"format": SCHEMA})
     assert request.grammar_field == "text.format.schema"
@@ -230,7 +238,7 @@ def test_what_asks_for_nothing_is_taken(name: str) -> None:
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"text": {"format": {**SCHEMA, "schema": 3}}}, "text.format.schema"),
         ({"text": {"format": {**SCHEMA, "schema": {"enum": ["x" * 200_000]}}}}, "text.format.schema"),
-        ({"text": {"format": SCHEMA}, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget"),
         ({"temperature": 3}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
