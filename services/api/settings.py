@@ -56,6 +56,9 @@ def _row(name: str, default: Any, help: str, **more: Any) -> Setting:
     return Setting(name, default, help, kind, **more)
 
 
+# Of metrics_port: the health servers aren't started.
+NO_PORT = -1
+
 SETTINGS: tuple[Setting, ...] = (
     # The model
     _row("model", "smollm2-135m-instruct", "Target model: the embedded default's name, a Hugging Face folder, a GGUF file or a hub id", roles="all"),
@@ -73,6 +76,7 @@ SETTINGS: tuple[Setting, ...] = (
     # The HTTP server
     _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
     _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
+    _row("uds", "", "Unix socket of the HTTP server, instead of host and port, for programs on this machine; one streamer", kind="path", roles="streamer"),
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
     _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
@@ -169,7 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("host_directory", False, "This process hosts the directory; under `specmesh up` the supervisor does"),
     _row("keys_dir", "", "Folder of CURVE keys made by `specmesh keys`; needed for every endpoint that is not ipc", kind="path"),
     _row("metrics_host", "127.0.0.1", "Address of the HTTP server for /metrics and /health"),
-    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 worker; `specmesh up` takes it as the first of the four and adds 10 for each further instance", low=0, high=65535),
+    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 worker; `specmesh up` takes it as the first of the four and adds 10 for each further instance; -1: no port", low=NO_PORT, high=65535),
     _row("workers", 1, "Number of worker processes that `specmesh up` starts, each with a copy of the model; they share the cores, or have a GPU each (what FastDeploy calls workers is streamers here)", low=1, high=64, roles="up"),
     _row("prefill_workers", 0, "Number of worker processes with phase prefill that `specmesh up` starts, beside decode_workers and instead of workers; 0: none", low=0, high=64, roles="up"),
     _row("decode_workers", 0, "Number of worker processes with phase decode that `specmesh up` starts; 0: none", low=0, high=64, roles="up"),
@@ -489,6 +493,8 @@ def _checked(
         read_shape(values["draft_tree_shape"])
     except ValueError as error:
         problems.append(f"{origins['draft_tree_shape']}: {error}")
+    if values["uds"] and values["streamers"] > 1:
+        problems.append(f"{origins['uds']}: streamers share a port, but no Unix socket: leave streamers at 1")
     if bool(values["prefill_workers"]) != bool(values["decode_workers"]):
         given = "prefill_workers" if values["prefill_workers"] else "decode_workers"
         problems.append(f"{origins[given]}: prefill_workers and decode_workers come together: set both, or none")
@@ -652,12 +658,14 @@ def sockets_in(folder: Path) -> list[Path]:
 
 
 def metrics_port(settings: Settings, role: str) -> int:
-    """Port of this process's health server; a port that was set is used as it is."""
+    """Port of this process's health server; a port that was set is used as it is. NO_PORT: it has none."""
     return settings.metrics_port or FIRST_METRICS_PORT + (*ROLES, WORKER_NODE).index(role)
 
 
 def mesh_metrics_port(settings: Settings, role: str, index: int = 0) -> int:
     """Port of the health server of the role's instance `index` under `up`; a port that was set is the first of all."""
+    if settings.metrics_port == NO_PORT:
+        return NO_PORT
     return (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * index
 
 

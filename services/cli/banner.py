@@ -10,7 +10,7 @@ from pathlib import Path
 from services.api.hosts import client_host, http_url
 from services.api.messages import ModelCard
 from services.api.sampling_defaults import API_ONLY, SamplingDefaults
-from services.api.settings import Settings, served_model_name, store_dir
+from services.api.settings import NO_PORT, Settings, served_model_name, store_dir
 from services.cli.launch_plan import Process
 from services.runtime.version import own_version
 
@@ -30,6 +30,7 @@ def box(
     url = door_url(settings)
     title = f" specmesh {own_version()} is ready ({took:.1f} s) "
     rows = [
+        *([("socket", settings.uds)] if settings.uds else []),
         ("page", f"{url}/"),
         ("API", f"{url}/v1"),
         ("docs", f"{url}/docs"),
@@ -43,6 +44,7 @@ def box(
                 f"{http_url(client_host(settings.metrics_host), each.metrics_port)}/metrics  {each.instance}",
             )
             for number, each in enumerate(processes)
+            if each.metrics_port != NO_PORT
         ),
         ("logs", str(folder / "logs")),
     ]
@@ -67,7 +69,7 @@ def _lines(name: str, value: str) -> Iterator[str]:
 
 
 def door_url(settings: Settings) -> str:
-    return http_url(client_host(settings.host), settings.port)
+    return "http://localhost" if settings.uds else http_url(client_host(settings.host), settings.port)
 
 
 def curl(settings: Settings, url: str) -> str:
@@ -80,7 +82,8 @@ def curl(settings: Settings, url: str) -> str:
     }
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
     quoted = json.dumps(body).replace("'", "'\\''")
-    return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
+    socket = f" --unix-socket {settings.uds}" if settings.uds else ""
+    return f"curl -N{socket} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
 
 
 def _model(settings: Settings, card: ModelCard | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from services.api.nodes import meeting_address
 from services.api.phases import DECODE, PREFILL
-from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
+from services.api.settings import NO_PORT, PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
 from services.runtime.children import Child
 from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.environment import environment_of
@@ -126,7 +126,7 @@ def _keys_path(settings: Settings) -> Path:
 
 def with_free_port(settings: Settings) -> Settings:
     """Port 0 of the streamer, made a number here: the banner and the health check need it. Raises PortsTaken."""
-    if settings.port:
+    if settings.port or settings.uds:
         return settings
     try:
         with _listening(settings.host, 0) as probe:
@@ -138,9 +138,11 @@ def with_free_port(settings: Settings) -> Settings:
 def check_ports(settings: Settings, processes: list[Process]) -> None:
     """Raises PortsTaken with every port that cannot be had, before anything is started."""
     problems: list[str] = []
-    wanted = [(settings.host, settings.port, "the HTTP server", "--port")]
+    wanted = [] if settings.uds else [(settings.host, settings.port, "the HTTP server", "--port")]
     wanted += [
-        (settings.metrics_host, each.metrics_port, f"{each.instance}'s metrics", "--metrics-port") for each in processes
+        (settings.metrics_host, each.metrics_port, f"{each.instance}'s metrics", "--metrics-port")
+        for each in processes
+        if each.metrics_port != NO_PORT
     ]
     for host, port, what, flag in wanted:
         try:

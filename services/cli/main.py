@@ -116,6 +116,8 @@ def _serve(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) -> None:
     sub = _add(commands, name, help, _do_up, "Ctrl-C drains and leaves no process behind.")
     sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
+    stdin = "end when standard input is closed: for a program that starts a mesh of its own"
+    sub.add_argument("--until-stdin-closes", action="store_true", help=stdin)
     where = "machine (the default), or ray: a Ray cluster (docs/operate/cluster.md)"
     sub.add_argument("--on", choices=("machine", "ray"), default="machine", metavar="WHERE", help=where)
     add_settings(sub, ROWS.keys() - OF_ONE_PROCESS)
@@ -135,7 +137,7 @@ def _do_up(options: argparse.Namespace) -> int:
         return node(settings)
     from services.cli.up import main as up
 
-    return up(settings)
+    return up(settings, sys.stdin.fileno() if options.until_stdin_closes else None)
 
 
 def _scale(commands: argparse._SubParsersAction[Parser]) -> None:

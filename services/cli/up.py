@@ -35,7 +35,7 @@ from services.api.methods import METHODS
 from services.api.page_transport import require_nixl
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
-from services.cli.banner import box
+from services.cli.banner import box, door_url
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.placement.plan import works
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
 # Time that a role needs to exit once it has drained.
 LEAVE_GRACE = 5.0  # s
+# In run_dir while the mesh serves: where its HTTP API is, for programs of this machine.
+DOOR = "door"
 # Replaces the workers one by one (services/cli/roll.py).
 ROLL = signal.SIGUSR2
 # The longest time of a start without a line that says what is waited for.
@@ -63,8 +65,8 @@ SILENCE = 15.0  # s
 _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) (?!\S+ specmesh\.(requests|throughput): )")
 
 
-def main(settings: Settings) -> int:
-    """Runs until Ctrl-C or SIGTERM. The exit code."""
+def main(settings: Settings, parent: int | None = None) -> int:
+    """Runs until Ctrl-C or SIGTERM, or until `parent` is closed. The exit code."""
     # The event loop that restarts roles and handles signals must not block when the reader of our output is slow.
     output.install()
     configure_log(settings.log_level, "up", settings.log_format)
@@ -81,10 +83,11 @@ def main(settings: Settings) -> int:
                 model = fetch_model(settings)
             try:
                 sampling = sampling_of(model, settings.generation_config).defaults
-                return asyncio.run(Up(settings, processes, sampling).run())
+                return asyncio.run(Up(settings, processes, sampling, parent).run())
             finally:
                 # Sockets of a role that was killed.
                 _remove_stale_sockets(folder)
+                (folder / DOOR).unlink(missing_ok=True)
     except KeyboardInterrupt:
         print("\nspecmesh: stopped", file=sys.stderr)
         return 130
@@ -184,8 +187,12 @@ def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
 class Up:
     """The supervisor process: the directory, the children, and the output for the user."""
 
-    def __init__(self, settings: Settings, processes: list[Process], sampling: SamplingDefaults) -> None:
+    def __init__(
+        self, settings: Settings, processes: list[Process], sampling: SamplingDefaults, parent: int | None = None
+    ) -> None:
+        """`parent`: a file that is closed when the mesh is to end."""
         self._settings = settings
+        self._parent = parent
         self._sampling = sampling
         self._processes = {process.instance: process for process in processes}
         # A key named directory where there is one, else the streamer's: both are on this machine.
@@ -219,6 +226,8 @@ class Up:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(ROLL, self._children.roll, "worker")
+        if self._parent is not None:
+            loop.add_reader(self._parent, self._parent_is_gone)
         welcoming = asyncio.create_task(self._welcome())
         try:
             await self._children.run()
@@ -236,6 +245,14 @@ class Up:
             _say("draining; again to end at once")
         self._stopping = True
         self._children.stop()
+
+    def _parent_is_gone(self) -> None:
+        """Nobody wants what still runs."""
+        assert self._parent is not None
+        if not os.read(self._parent, 4096):
+            asyncio.get_running_loop().remove_reader(self._parent)
+            self._stop()
+            self._stop()
 
     # The children --------------------------------------------------------------------------------------------------
 
@@ -293,16 +310,20 @@ class Up:
         while not await self._door_is_open():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._serving = True
+        (run_dir(self._settings) / DOOR).write_text(door_of(self._settings) + "\n")
         took = time.monotonic() - self._began
         processes, folder = list(self._processes.values()), run_dir(self._settings)
         print(box(self._settings, processes, await self._card(), took, folder, self._sampling), flush=True)
 
     async def _door_is_open(self) -> bool:
         """The streamer's health, through the port that clients will use."""
-        host = client_host(self._settings.host)
+        settings = self._settings
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5.0):
-                reader, writer = await asyncio.open_connection(host, self._settings.port)
+                if settings.uds:
+                    reader, writer = await asyncio.open_unix_connection(settings.uds)
+                else:
+                    reader, writer = await asyncio.open_connection(client_host(settings.host), settings.port)
                 try:
                     writer.write(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     return b" 200 " in await reader.readline()
@@ -321,6 +342,10 @@ class Up:
             log.warning("the worker doesn't describe its model: %s", error)
             return None
         return card if isinstance(card, ModelCard) else None
+
+
+def door_of(settings: Settings) -> str:
+    return f"unix:{settings.uds}" if settings.uds else door_url(settings)
 
 
 def waiting_for(missing: set[str], seconds: float) -> str:

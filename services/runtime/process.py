@@ -45,7 +45,7 @@ from mesh.transport.zmq import ZmqTransport
 from services.api.hosts import AllowedHosts, http_url
 from services.api.messages import KINDS
 from services.api.page_transport import require_nixl
-from services.api.settings import Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
+from services.api.settings import NO_PORT, Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
 from services.runtime import output
 from services.runtime.cpu_placement import take_place
 from services.runtime.environment import compute_environment
@@ -230,7 +230,7 @@ class RoleProcess:
             self._actor.progress_age() if self._actor else 0.0,
             max(0, self._actor.load()) if self._actor else 0,
             reasons,
-            http_url(self.settings.metrics_host, self.health_server.port),
+            http_url(self.settings.metrics_host, self.health_server.port) if self.health_server.port else "",
             self._known_as,
             str(getattr(self._actor, "serves", ""))[:MAX_SERVES],
             str(getattr(self._actor, "phase", "")),
@@ -246,7 +246,8 @@ class RoleProcess:
     async def _open(self) -> None:
         """Everything but the actor, so that a process that is loading can be seen to live."""
         port = metrics_port(self.settings, self.role)
-        await self.health_server.start(self.settings.metrics_host, port)
+        if port != NO_PORT:
+            await self.health_server.start(self.settings.metrics_host, port)
         if self._directory_node is not None:
             await self._directory_node.start(endpoint(self.settings, DIRECTORY))
             self._sockets.append(SocketFile(self._directory_node.endpoint))

@@ -93,7 +93,8 @@ class StreamerActor(Actor):
         self._map: MeshMap | None = None
         self._all_metrics: AllMetrics | None = None
         self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._site: web.TCPSite | web.UnixSite | None = None
+        self._listens = False
         self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
         self._metrics.watch_audit(self._audit)
         self._learning: asyncio.Task[None] | None = None
@@ -122,13 +123,10 @@ class StreamerActor(Actor):
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
         self._runner = runner
-        # Streamers share the port: the kernel gives each of them a part of the new connections.
-        several = self._settings.streamers > 1
-        self._site = web.TCPSite(
-            runner, self._settings.host, self._settings.port, backlog=1024, reuse_port=several or None
-        )
+        self._site = self._site_of(runner)
         await self._site.start()
-        self.port = runner.addresses[0][1]
+        self._listens = True
+        self.port = 0 if self._settings.uds else runner.addresses[0][1]
         self._metrics.running.set_function(lambda: self._admission.running)
         self._metrics.connections.set_function(lambda: len(self.connections.open))
         self.connections.start()
@@ -137,6 +135,14 @@ class StreamerActor(Actor):
         self._probe = Probe(self._peers.unanswered, lambda: self._metrics.arrivals, self.node.clock)
         self._probing = asyncio.create_task(self._probe.run(), name="streamer-probe")
         self._watching = asyncio.create_task(throughput.watch(self._map), name="streamer-throughput")
+
+    def _site_of(self, runner: web.ServerRunner) -> web.TCPSite | web.UnixSite:
+        settings = self._settings
+        if settings.uds:
+            return web.UnixSite(runner, settings.uds, backlog=1024)
+        # Streamers share the port: the kernel gives each of them a part of the new connections.
+        several = settings.streamers > 1
+        return web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_port=several or None)
 
     async def on_stop(self) -> None:
         self._end_audit()
@@ -156,7 +162,7 @@ class StreamerActor(Actor):
 
     def ready(self) -> list[str]:
         reasons = []
-        if self.port == 0:
+        if not self._listens:
             reasons.append("the HTTP port is not open yet")
         if self._admission.draining:
             reasons.append("draining")

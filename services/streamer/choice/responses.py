@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from services.streamer.choice.turns import A_SLICE
 from services.streamer.openai.request import Request
 
 IMPOSSIBLE = -9999.0
+# What a token is called in log-probabilities.
+Name = Callable[[int], str]
 # Tokens whose ids and runs are a slice of work.
 TOKENS_IN_SLICE = A_SLICE // 4
 
@@ -229,15 +231,22 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
 def logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any] | None:
     if request.sampling.logprobs < 0 or (piece.of_prompt and not request.echo):
         return None
-    return _chat_logprobs(piece, vocabulary) if request.chat else _text_logprobs(request, piece, vocabulary)
+    name = _by_id if request.return_tokens_as_token_ids else vocabulary.text_of
+    if request.chat:
+        return _chat_logprobs(piece, vocabulary, name)
+    return _text_logprobs(request, piece, name)
 
 
-def _chat_logprobs(piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
+def _by_id(token: int) -> str:
+    return f"token_id:{token}"
+
+
+def _chat_logprobs(piece: Piece, vocabulary: Vocabulary, name: Name) -> dict[str, Any]:
     return {
         "content": [
             {
-                **_named(vocabulary, token, each.logprob),
-                "top_logprobs": [_named(vocabulary, top.id, top.logprob) for top in each.top],
+                **_named(vocabulary, name, token, each.logprob),
+                "top_logprobs": [_named(vocabulary, name, top.id, top.logprob) for top in each.top],
             }
             for token, each in zip(piece.ids, piece.logprobs, strict=True)
             if each is not None
@@ -246,9 +255,9 @@ def _chat_logprobs(piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _named(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
+def _named(vocabulary: Vocabulary, name: Name, token: int, logprob: float) -> dict[str, Any]:
     written = vocabulary.bytes_of(token)
-    return {"token": written.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(written)}
+    return {"token": name(token), "logprob": _finite(logprob), "bytes": list(written)}
 
 
 def _finite(logprob: float) -> float:
@@ -256,23 +265,23 @@ def _finite(logprob: float) -> float:
     return max(logprob, IMPOSSIBLE)
 
 
-def _text_logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
+def _text_logprobs(request: Request, piece: Piece, name: Name) -> dict[str, Any]:
     top = request.sampling.logprobs
     return {
-        "tokens": [vocabulary.text_of(token) for token in piece.ids],
+        "tokens": [name(token) for token in piece.ids],
         "token_logprobs": [None if each is None else _finite(each.logprob) for each in piece.logprobs],
-        "top_logprobs": [_top(each, top, vocabulary) for each in piece.logprobs] if top > 0 else None,
+        "top_logprobs": [_top(each, top, name) for each in piece.logprobs] if top > 0 else None,
         "text_offset": piece.offsets,
     }
 
 
-def _top(each: TokenLogprob | None, count: int, vocabulary: Vocabulary) -> dict[str, float] | None:
+def _top(each: TokenLogprob | None, count: int, name: Name) -> dict[str, float] | None:
     """Tokens that look the same (parts of one character) share a name: the likeliest keeps it."""
     if each is None:
         return None
     named: dict[str, float] = {}
     for top in each.top[:count]:
-        named.setdefault(vocabulary.text_of(top.id), _finite(top.logprob))
+        named.setdefault(name(top.id), _finite(top.logprob))
     return named
 
 

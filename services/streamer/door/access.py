@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import socket
 
 from aiohttp import web
 
@@ -129,6 +130,9 @@ class Access:
 def _is_local(http: web.BaseRequest) -> bool:
     if any(name in http.headers for name in FORWARDED):
         return False
+    connection = None if http.transport is None else http.transport.get_extra_info("socket")
+    if connection is not None and connection.family == socket.AF_UNIX:
+        return True
     try:
         address = ipaddress.ip_address(http.remote or "")
     except ValueError:

@@ -40,7 +40,6 @@ BOTH: Values = {
     "length_penalty": (1.0, 1),
     "early_stopping": (False,),
     "truncate_prompt_tokens": (),
-    "return_tokens_as_token_ids": (False,),
     "logits_processors": ([],),
 }
 EMBEDDINGS: Values = {

@@ -85,6 +85,7 @@ class Shared:
         name="prompt_cache_key",
     )  # fmt: skip
     return_token_ids: bool = boolean("Adds token_ids and prompt_token_ids to the answer")
+    return_tokens_as_token_ids: bool = boolean("Names tokens in logprobs token_id:ID: two tokens may have one text")
     return_provenance: bool = boolean(
         "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "
         "accepted, source and match_length"
