@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.running_mesh import descendants
-from specmesh import LLM
+from specmesh import LLM, SamplingParams
 
 from .conftest import MOCK
 
@@ -64,8 +64,8 @@ def test_no_process_and_no_file_is_left(program: subprocess.Popen[str], how: str
 
 
 def test_a_forked_child_neither_uses_nor_ends_it() -> None:
-    llm = LLM(**MOCK)
-    before = llm.generate([[100, 101]])[0].outputs[0].token_ids
+    llm, greedy = LLM(**MOCK), SamplingParams(temperature=0)
+    before = llm.generate([[100, 101]], greedy)[0].outputs[0].token_ids
     child = os.fork()
     if not child:
         try:
@@ -75,7 +75,7 @@ def test_a_forked_child_neither_uses_nor_ends_it() -> None:
             os._exit(7 if "fork" in str(error) else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert llm.generate([[100, 101]])[0].outputs[0].token_ids == before
+    assert llm.generate([[100, 101]], greedy)[0].outputs[0].token_ids == before
     llm.close()
     llm.close()
     assert llm._mesh is not None and not alive(llm._mesh._process.pid)

@@ -136,7 +136,8 @@ class Connection(RequestHandler):
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER)
         if (opened := transport.get_extra_info("socket")) is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT)
+            if opened.family != socket.AF_UNIX:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT)
         self._restart_deadline()
 
     def connection_lost(self, exc: BaseException | None) -> None:
