@@ -49,7 +49,10 @@ NOT_SERVED: Values = {
     "moderation": (),
 }
 # Of the fields of chats and completions, those whose answers have no place here.
-OF_THEIR_ANSWERS = ("prompt_logprobs", "return_token_ids", "return_provenance", "return_speculate_metrics")
+OF_THEIR_ANSWERS = (
+    "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "return_provenance",
+    "return_speculate_metrics",
+)  # fmt: skip
 SHARED_HERE = {name: row for name, row in SHARED.items() if name not in OF_THEIR_ANSWERS}
 
 

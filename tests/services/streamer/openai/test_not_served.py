@@ -55,7 +55,7 @@ def test_vllms_defaults_may_be_sent() -> None:
     [
         ("skip_special_tokens", False), ("include_stop_str_in_output", True), ("spaces_between_special_tokens", False),
         ("use_beam_search", True), ("length_penalty", 0.8), ("truncate_prompt_tokens", 5),
-        ("return_tokens_as_token_ids", True), ("skip_special_tokens", 1),
+        ("skip_special_tokens", 1),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("parse", [chat, completion])
