@@ -224,7 +224,7 @@ def test_run_and_up_hand_their_settings_over(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[tuple[str, Settings]] = []
     process, up = types.ModuleType("services.runtime.process"), types.ModuleType("services.cli.up")
     process.run_role = lambda role, settings: seen.append((role, settings)) or 3  # type: ignore[attr-defined,func-returns-value]
-    up.main = lambda settings: seen.append(("up", settings)) or 4  # type: ignore[attr-defined,func-returns-value]
+    up.main = lambda settings, parent: seen.append(("up", settings)) or 4  # type: ignore[attr-defined,func-returns-value]
     monkeypatch.setitem(sys.modules, "services.runtime.process", process)
     monkeypatch.setitem(sys.modules, "services.cli.up", up)
     monkeypatch.setattr("services.runtime.process", process, raising=False)
@@ -249,7 +249,7 @@ def test_the_model_may_be_the_first_word(command: str) -> None:
 
 def test_the_command_of_lmdeploy_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
-    monkeypatch.setattr("services.cli.up.main", lambda settings: seen.append(settings) or 0)
+    monkeypatch.setattr("services.cli.up.main", lambda settings, parent: seen.append(settings) or 0)
     assert main(["serve", "api_server", "./m", "--server-port", "23333", "--session-len", "4096", "--tp", "2"]) == 0
     assert (seen[0].model, seen[0].port, seen[0].max_context) == ("./m", 23333, 4096)
     assert seen[0].tensor_parallel_size == 2

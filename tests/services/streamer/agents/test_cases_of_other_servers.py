@@ -13,7 +13,9 @@ import pytest
 from services.streamer.agents.families import TOOL_FORMATS
 
 FORMATS = {each.name: each for each in TOOL_FORMATS}
-SCHEMAS: Any = {"paint": {"wall": {"type": "string"}, "coats": {"type": "integer"}, "size": {"type": "object"}}}
+SCHEMAS: Any = {
+    "paint": {"properties": {"wall": {"type": "string"}, "coats": {"type": "integer"}, "size": {"type": "object"}}}
+}
 V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
 PLAIN = "The wall {is} [red], <b>dry</b>; done."
 ALL = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from services.api.grammars import read_vocabulary, started
-from services.streamer.agents.call_grammars import Spelling, calls_grammar
+from services.streamer.agents.answer_grammars import calls_alone
+from services.streamer.agents.call_grammars import Calls, Spelling
 from services.streamer.agents.grammars import json_schema
 from services.streamer.agents.schemas import FORMATS, without_unknown_formats
 from tests.services.tokenizer.conftest import make_tokenizer
@@ -53,6 +54,5 @@ def test_the_library_takes_what_is_left_and_knows_each_format(tmp_path: Path) ->
     for each in (*FORMATS, "color", "regex", "uri-reference"):
         started(vocabulary, json_schema({"type": "string", "format": each}))
     tool = {"t": {"type": "object", "properties": {"a": UNKNOWN}}}
-    spelling = Spelling("(", ":", ")", ",")
-    text = calls_grammar(spelling, tool, {}, several=False, reasoning=None)
+    text = calls_alone(Calls(Spelling("(", "(", ":", ")", ","), tool, {}, several=False))
     started(vocabulary, json.dumps({"grammars": [{"lark_grammar": text}]}))

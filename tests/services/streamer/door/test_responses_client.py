@@ -92,7 +92,8 @@ async def test_a_structured_answer_is_parsed(mesh: FakeMesh, client: openai.Asyn
     target = await mesh.start_target(says('{"name": "Ada", "age": 36}', 4))
     told = await client.responses.parse(model=MODEL, input="Who?", text_format=Person)
     assert told.output_parsed == Person(name="Ada", age=36)
-    schema = json.loads(target.asked[0].sampling.grammar)["grammars"][0]["json_schema"]
+    grammars = json.loads(target.asked[0].sampling.grammar)["grammars"]
+    (schema,) = [each["json_schema"] for each in grammars if "json_schema" in each]
     assert schema["required"] == ["name", "age"]
     async with client.responses.stream(model=MODEL, input="Who?", text_format=Person) as stream:
         final = await stream.get_final_response()
