@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +23,8 @@ interpreter.use_without_gpu()
 
 # Seconds for tests with these markers.
 LIMITS_S = {"slow": 1800, "ray": 1800, "docker": 3600}
+# Folders with files of many seconds.
+LONG = ("tests/flow/", "tests/attacks/", "tests/laws/", "tests/services/worker/", "tests/models/", "tests/python_api/")
 # Compiled loops that hang see no signal: this much later the process ends, and xdist starts another.
 GRACE_S = 60
 _stderr = pytest.StashKey[int]()
@@ -45,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_stderr] = os.dup(2)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A process takes whole files: long ones that come last would keep one process busy while the others wait.
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     # A machine with a GPU may have pytest alone.
     if not config.pluginmanager.hasplugin("timeout"):
         return

@@ -94,6 +94,7 @@ def test_64_inputs_beside_generation_have_the_bits_that_each_has_alone(real_mesh
     assert len({*last, *mean}) == 2 * INPUTS
 
 
+@pytest.mark.slow
 def test_a_request_goes_on_at_the_other_worker_when_one_is_killed(tmp_path: Path) -> None:
     """In plain torch, row by row, so that it takes its time."""
     model = write_tiny_model(tmp_path / "tiny")

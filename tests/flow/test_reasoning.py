@@ -135,6 +135,7 @@ def test_a_budget_holds_with_every_form_and_drafts_change_no_character(thinking_
         assert tell_all(thinking_mesh, asked, 8, **method) == off
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_it_thinks_changes_no_character(thinking_mesh: RunningMesh) -> None:
     body = {**bodies()[1], "thinking_token_budget": 30}
     [calm] = tell_all(thinking_mesh, [body], 1)

@@ -231,22 +231,22 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
 def logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any] | None:
     if request.sampling.logprobs < 0 or (piece.of_prompt and not request.echo):
         return None
-    name = _by_id if request.return_tokens_as_token_ids else vocabulary.text_of
+    by_id = request.return_tokens_as_token_ids
     if request.chat:
-        return _chat_logprobs(piece, vocabulary, name)
-    return _text_logprobs(request, piece, name)
+        return _chat_logprobs(piece, vocabulary, by_id)
+    return _text_logprobs(request, piece, _by_id if by_id else vocabulary.text_of)
 
 
 def _by_id(token: int) -> str:
     return f"token_id:{token}"
 
 
-def _chat_logprobs(piece: Piece, vocabulary: Vocabulary, name: Name) -> dict[str, Any]:
+def _chat_logprobs(piece: Piece, vocabulary: Vocabulary, by_id: bool) -> dict[str, Any]:
     return {
         "content": [
             {
-                **_named(vocabulary, name, token, each.logprob),
-                "top_logprobs": [_named(vocabulary, name, top.id, top.logprob) for top in each.top],
+                **_named(vocabulary, by_id, token, each.logprob),
+                "top_logprobs": [_named(vocabulary, by_id, top.id, top.logprob) for top in each.top],
             }
             for token, each in zip(piece.ids, piece.logprobs, strict=True)
             if each is not None
@@ -255,9 +255,10 @@ def _chat_logprobs(piece: Piece, vocabulary: Vocabulary, name: Name) -> dict[str
     }
 
 
-def _named(vocabulary: Vocabulary, name: Name, token: int, logprob: float) -> dict[str, Any]:
+def _named(vocabulary: Vocabulary, by_id: bool, token: int, logprob: float) -> dict[str, Any]:
     written = vocabulary.bytes_of(token)
-    return {"token": name(token), "logprob": _finite(logprob), "bytes": list(written)}
+    name = _by_id(token) if by_id else written.decode(errors="replace")
+    return {"token": name, "logprob": _finite(logprob), "bytes": list(written)}
 
 
 def _finite(logprob: float) -> float:

@@ -68,7 +68,9 @@ def test_it_starts_its_process_once_it_is_told_where_the_directory_is(watcher: R
     report = running(watcher)
     assert (report["role"], report["instance"], report["machine"]) == ("worker", "worker-41", "n1")
     assert (report["desired"], report["numbers"]) == ({"worker": 2}, {"worker": 2})
-    environment = Path(f"/proc/{report['pid']}/environ").read_bytes()
+    environment = b""
+    while not environment:  # between fork and exec
+        environment = Path(f"/proc/{report['pid']}/environ").read_bytes()
     (folder,) = (tmp_path / "machine").glob(prefix() + "*")
     assert f"SPECMESH_DIRECTORY=file://{folder}/directory".encode() in environment
     assert b"SPECMESH_BIND=tcp://127.0.0.1:0" in environment and b"OMP_NUM_THREADS=2" in environment
