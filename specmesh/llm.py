@@ -29,6 +29,8 @@ Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 # Answers that are asked for at a time: twice what the worker computes at once by default, and below what a server
 # takes in all.
 IN_FLIGHT = 128
+# Looks for the model's length, and seconds between two.
+CARD_LOOKS, CARD_PAUSE = 100, 0.1
 # Written by `up` into its run_dir.
 DOOR = "door"
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
@@ -57,12 +59,22 @@ class LLM:
         try:
             check = self._mesh.check if self._mesh is not None else _nothing
             self._connection.run(self._connection.ready(startup_timeout, check))
-            card = self._connection.run(self._connection.get("/v1/models"))["data"][0]
+            card = self._connection.run(self._card())
         except BaseException:
             self.close()
             raise
         self.model: str = card["id"]
         self.max_model_len: int = card.get("max_model_len", 0)
+
+    async def _card(self) -> dict[str, Any]:
+        """A streamer that is ready may still have to ask a worker of its model; other servers tell no length."""
+        card: dict[str, Any] = {}
+        for _ in range(CARD_LOOKS):
+            card = (await self._connection.get("/v1/models"))["data"][0]
+            if "max_model_len" in card:
+                break
+            await asyncio.sleep(CARD_PAUSE)
+        return card
 
     def close(self) -> None:
         """Repeat-safe."""
