@@ -13,7 +13,7 @@ import pytest
 from mutated_bodies import MODEL, SEEDS, mutated
 from running_mesh import RunningMesh, mesh_fixture
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 FIELDS = {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
           "guided_json_object", "tools"}  # fmt: skip
@@ -45,7 +45,7 @@ async def bombard(mesh: RunningMesh, count: int, seed: int) -> dict[int, int]:
     return statuses
 
 
-@pytest.mark.parametrize("count", [160, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [160, 20_000])
 async def test_a_mutated_grammar_is_compiled_or_refused(mesh: RunningMesh, count: int) -> None:
     before = mesh.processes()
     statuses = await bombard(mesh, count, seed=count)

@@ -13,7 +13,7 @@ import pytest
 from running_mesh import RunningMesh
 from sse_client import MODEL, events
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 # So long that it isn't over when its beginning arrives.
 LETTER: dict[str, Any] = {
@@ -97,13 +97,7 @@ async def struck(mesh: RunningMesh, role: str, **more: Any) -> Called:
     raise AssertionError(f"in {TRIES} tries the call was over before the {role} was killed")
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        pytest.param(each, id=name, marks=() if name == "seeded" else pytest.mark.slow)
-        for name, each in SAMPLINGS.items()
-    ],
-)
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 async def test_a_death_in_the_middle_of_a_call_changes_no_character_of_it(
     real_mesh: RunningMesh, sampling: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from running_mesh import RunningMesh
 from sse_client import MODEL
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 WEATHER = {
     "name": "get_weather",
@@ -53,7 +53,7 @@ def said(told: dict[str, Any]) -> tuple[list[Any], str]:
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("choice", ["any", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("choice", ["any", "auto"])
 def test_drafts_change_no_block(real_mesh: RunningMesh, choice: str, sampling: dict[str, Any]) -> None:
     asked = {"tool_choice": {"type": choice, "disable_parallel_tool_use": True}, **sampling}
     told = [said(message(real_mesh, **asked, speculation=wish)) for wish in (OFF, {}, {"method": "suffix"})]

@@ -47,7 +47,7 @@ def gone(pids: list[int], seconds: float) -> bool:
     return not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("how", ["ends", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("ends", marks=pytest.mark.slow), "killed"])
 def test_no_process_and_no_file_is_left(program: subprocess.Popen[str], how: str) -> None:
     assert program.stdout is not None and program.stdin is not None
     told = program.stdout.readline().split()
