@@ -285,7 +285,9 @@ async def test_two_proposers_have_the_namespaces_between_them_and_one_has_them_a
         plain = await mesh.generate(request(max_tokens=200, method="naive"))
 
         async def in_namespaces() -> None:
-            asked = [msgspec.structs.replace(request(name=str(i), max_tokens=200), namespace=f"n{i}") for i in range(8)]
+            # Of a fixed method, which asks whatever a step and an ask take on this machine.
+            each = [request(name=str(number), max_tokens=200, method="suffix") for number in range(8)]
+            asked = [msgspec.structs.replace(one, namespace=f"n{one.request_id}") for one in each]
             assert all(answer.ids == plain.ids for answer in await all_of(mesh, asked))
 
         old, new = CycleProposer(), CycleProposer()
