@@ -118,9 +118,7 @@ def test_a_second_program_joins_by_the_run_dir(llm: LLM) -> None:
     assert llm.generate(PROMPTS[0], GREEDY), "its mesh isn't the other's to end"
 
 
-def test_a_speculative_config_may_be_a_dict_and_acceptance_is_told(mock_llm: LLM) -> None:
-    [output] = mock_llm.generate(PROMPTS[0], SamplingParams(max_tokens=200, ignore_eos=True, temperature=0))
-    assert output.acceptance["num_spec_steps"] > 0
+def test_acceptance_is_told(mock_llm: LLM) -> None:
     fixed = SamplingParams(max_tokens=50, speculation={"method": "ngram", "num_speculative_tokens": 3})
     assert mock_llm.generate(PROMPTS[0], fixed)[0].acceptance["num_spec_tokens"] == 3
 
