@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
+
+Told = TypeVar("Told")
 
 
 @dataclass
@@ -92,3 +95,25 @@ def _take(answer: Answer, event: dict[str, Any] | None) -> None:
         if choice.get("finish_reason"):
             answer.finish_reason = choice["finish_reason"]
             answer.ends += 1
+
+
+def all_told(
+    tell: Callable[[aiohttp.ClientSession, str, dict[str, Any]], Awaitable[Told]],
+    url: str,
+    bodies: Sequence[dict[str, Any]],
+    at_a_time: int,
+    seconds: float = 900.0,
+) -> list[Told]:
+    """What `tell` makes of the answer to each body."""
+
+    async def run() -> list[Told]:
+        gate = asyncio.Semaphore(at_a_time)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session:
+
+            async def one(body: dict[str, Any]) -> Told:
+                async with gate:
+                    return await tell(session, url, body)
+
+            return await asyncio.gather(*map(one, bodies))
+
+    return asyncio.run(run())

@@ -11,12 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 from running_mesh import RunningMesh, mesh_fixture
-from sse_client import MODEL, events
+from sse_client import MODEL, all_told, events
 
 pytestmark = pytest.mark.model
 
-# What is late on a busy machine isn't this test's matter.
-thinking_mesh = mesh_fixture("module", dtype="float32", reasoning_parser="deepseek_r1", stale_after=20)
+thinking_mesh = mesh_fixture("module", dtype="float32", reasoning_parser="deepseek_r1")
 SCHEMA = {
     "type": "object",
     "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 130}},
@@ -63,19 +62,9 @@ class Told:
         return repr(vars(self))
 
 
-async def answering(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> aiohttp.ClientResponse:
-    """Asks again where the mesh is too busy, as clients do."""
-    for _ in range(5):
-        response = await session.post(url + "/v1/chat/completions", json=body)
-        if response.status != 503:
-            break
-        response.close()
-    return response
-
-
 async def tell(session: aiohttp.ClientSession, url: str, body: dict[str, Any], on_text: Any = None) -> Told:
     told = Told(body.get("n", 1))
-    async with await answering(session, url, body) as response:
+    async with session.post(url + "/v1/chat/completions", json=body) as response:
         assert response.status == 200, await response.text()
         async for event in events(response):
             assert event is None or "error" not in event, event
@@ -95,17 +84,7 @@ async def tell(session: aiohttp.ClientSession, url: str, body: dict[str, Any], o
 
 
 def tell_all(mesh: RunningMesh, asked: list[dict[str, Any]], at_a_time: int, **speculation: Any) -> list[Told]:
-    async def run() -> list[Told]:
-        gate = asyncio.Semaphore(at_a_time)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
-
-            async def one(body: dict[str, Any]) -> Told:
-                async with gate:
-                    return await tell(session, mesh.url, {**body, "speculation": speculation})
-
-            return await asyncio.gather(*map(one, asked))
-
-    return asyncio.run(run())
+    return all_told(tell, mesh.url, [{**body, "speculation": speculation} for body in asked], at_a_time)
 
 
 def check(body: dict[str, Any], told: Told) -> None:

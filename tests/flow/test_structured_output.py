@@ -14,7 +14,7 @@ import aiohttp
 import jsonschema
 import pytest
 from running_mesh import RunningMesh
-from sse_client import MODEL, events
+from sse_client import MODEL, all_told, events
 
 pytestmark = pytest.mark.model
 
@@ -97,17 +97,7 @@ async def tell(session: aiohttp.ClientSession, url: str, body: dict[str, Any], o
 
 
 def tell_all(mesh: RunningMesh, asked: list[dict[str, Any]], at_a_time: int, **speculation: Any) -> list[Told]:
-    async def run() -> list[Told]:
-        gate = asyncio.Semaphore(at_a_time)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
-
-            async def one(body: dict[str, Any]) -> Told:
-                async with gate:
-                    return await tell(session, mesh.url, {**body, "speculation": speculation})
-
-            return await asyncio.gather(*map(one, asked))
-
-    return asyncio.run(run())
+    return all_told(tell, mesh.url, [{**body, "speculation": speculation} for body in asked], at_a_time)
 
 
 def test_every_answer_has_its_form_and_drafts_change_no_character(real_mesh: RunningMesh) -> None:

@@ -3,7 +3,6 @@ model, drafters and settings. And every answer that ends by itself has its form.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -18,14 +17,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
 
 from running_mesh import RunningMesh, running_mesh
-from sse_client import MODEL
+from sse_client import MODEL, all_told
 
 from loadtest.workloads import agent, schemas
 
 pytestmark = pytest.mark.model
 
 Body = dict[str, Any]
-TRIES = 8
 REGEX = "[A-Z][a-z]{2,8}( [a-z]{2,7}){3,6}[.]"
 CHOICE = ["the baker", "the teacher", "the sailor from the north"]
 GRAMMAR = 'start: "I would take " THING (" and " THING)? "."\nTHING: "a lamp" | "a kettle" | /a [a-z]{3,9}/'
@@ -76,28 +74,14 @@ class Said:
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: Body) -> Said:
-    """Again where no worker was ready, as official clients do: on a busy machine one may be taken for lost."""
-    for _ in range(TRIES):
-        async with session.post(url + "/v1/chat/completions", json={"model": MODEL, **body}) as response:
-            answer = await response.json()
-            if response.status != 503:
-                break
+    async with session.post(url + "/v1/chat/completions", json={"model": MODEL, **body}) as response:
+        answer = await response.json()
     assert response.status == 200, (answer, body)
     return Said(answer)
 
 
 def ask_all(mesh: RunningMesh, bodies: list[Body], at_a_time: int, **more: Any) -> list[Said]:
-    async def run() -> list[Said]:
-        gate = asyncio.Semaphore(at_a_time)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1700)) as session:
-
-            async def one(body: Body) -> Said:
-                async with gate:
-                    return await ask(session, mesh.url, {**body, **more})
-
-            return await asyncio.gather(*map(one, bodies))
-
-    return asyncio.run(run())
+    return all_told(ask, mesh.url, [{**body, **more} for body in bodies], at_a_time, 1700.0)
 
 
 def check(body: Body, said: Said) -> int:

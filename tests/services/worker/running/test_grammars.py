@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,8 @@ from tokenizers import Tokenizer
 
 from services.api.drafter import Draft
 from services.api.messages import Generate
-from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
-from services.worker.grammar.compiled import Grammars
-from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.replay import Recorder, read, run_again, tokens_of
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Arrived
@@ -64,26 +61,6 @@ SAMPLINGS: list[dict[str, Any]] = [
     {}, {"temperature": 0.9, "top_p": 0.95}, {"temperature": 1.2, "logprobs": 2}, {"repetition_penalty": 1.2},
     {"temperature": 0.8, "presence_penalty": 0.5, "min_tokens": 6},
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    from models.sources import ensure_model
-
-    settings = Settings.for_tests()
-    return ensure_model(settings.model, cache_dir(settings))
-
-
-@pytest.fixture(scope="module")
-def runner(folder: Path) -> Iterator[TorchRunner]:
-    model = load_torch_model(folder, Wanted(dtype="float32", threads=2, page_tokens=16, kv_cache_mb=128))
-    grammars = Grammars(folder / "tokenizer.json", model.facts.vocab_size, model.facts.eos_token_ids)
-    yield TorchRunner(model, grammars=grammars)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def asked(tokenizer: Tokenizer, count: int = 10, **more: Any) -> list[Generate]:

@@ -4,9 +4,7 @@ preemption and another attempt change no token."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,8 @@ from tokenizers import Tokenizer
 from services.api.drafter import Draft
 from services.api.messages import Generate
 from services.api.sampling import ReasoningLimit
-from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
 from services.streamer.agents.grammars import lark
-from services.worker.grammar.compiled import Grammars
-from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.sequence import Sequence
 
@@ -34,26 +29,6 @@ ASKED: list[dict[str, Any]] = [
     {"temperature": 0.8, "presence_penalty": 0.5, "min_tokens": 20}, {"grammar": THEN_A_WORD},
     {"grammar": THEN_A_WORD, "temperature": 1.2}, {"allowed_token_ids": list(range(300, 900))},
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    from models.sources import ensure_model
-
-    settings = Settings.for_tests()
-    return ensure_model(settings.model, cache_dir(settings))
-
-
-@pytest.fixture(scope="module")
-def runner(folder: Path) -> Iterator[TorchRunner]:
-    model = load_torch_model(folder, Wanted(dtype="float32", threads=2, page_tokens=16, kv_cache_mb=128))
-    grammars = Grammars(folder / "tokenizer.json", model.facts.vocab_size, model.facts.eos_token_ids)
-    yield TorchRunner(model, grammars=grammars)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
