@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -86,10 +85,9 @@ def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
         return
     assert process.stdin is not None
     process.stdin.close()
-    deadline = time.monotonic() + STOP_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if process.poll() is None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
         # Its children die with it.
         process.kill()
         process.wait()
