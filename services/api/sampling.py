@@ -45,8 +45,8 @@ ALLOWED_TOKEN_IDS = {
 
 @dataclass(frozen=True, slots=True)
 class ReasoningLimit:
-    """At most so many `tokens` of an answer between `opener` and `closer`; then the closer is forced. `inside`: the
-    answer begins behind an opener; else it may begin with one."""
+    """An answer has at most this number of `tokens` between `opener` and `closer`; then the closer is forced.
+    `inside`: the answer begins behind an opener; else it may begin with one."""
 
     tokens: int
     inside: bool

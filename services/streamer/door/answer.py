@@ -110,7 +110,7 @@ async def answer_whole(exchange: Exchange, http: web.BaseRequest, watch: Request
 async def written(
     http: web.BaseRequest, turns: Turns, parts: Iterator[bytes], work: int, each: int
 ) -> web.StreamResponse:
-    """The parts of a body of JSON, which take so many units of work to make, one of them `each`."""
+    """Sends a body of JSON in parts. `work`: of all of them, and `each`: of one, in the units of turns.py."""
     if work <= A_SLICE:
         return web.Response(body=b"".join(parts), content_type=JSON)
     response = web.StreamResponse()

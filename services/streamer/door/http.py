@@ -198,7 +198,7 @@ class HttpApi:
         return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name), named.name_of(key))
 
     def kept(self, http: web.BaseRequest) -> OwnResponses:
-        """The responses that were kept for whoever sent this."""
+        """The kept responses of the caller of this request."""
         return self._responses.of(self._namespaces.name_of(self.access.key(http)))
 
 

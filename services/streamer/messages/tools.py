@@ -7,7 +7,7 @@ from typing import Any
 from services.streamer.messages.blocks import any_cache_control, missing
 from services.streamer.openai.errors import bad_value, unsupported
 from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, shown, wrong_type
-from services.streamer.openai.tools import MAX_TOOLS, TOOL_NAME, Tools, as_json
+from services.streamer.openai.tools import MAX_TOOLS, Tools, check_different, check_name, tools_of
 
 CUSTOM = "custom"
 AUTO, ANY, TOOL, NONE = CHOICES = ("auto", "any", "tool", "none")
@@ -24,15 +24,11 @@ def read_tools(fields: BodyFields) -> Tools | None:
         if tool.boolean("strict"):
             strict.add(functions[-1]["name"])
     names = [each["name"] for each in functions]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise bad_value("tools", f"has two tools with the name {shown(twice)}")
+    check_different(names, "tools")
     kind, must, one_call = _choice(fields, names)
     if not functions or kind == NONE:
         return None
-    text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    parameters = {each["name"]: each["parameters"] for each in functions}
-    return Tools(text, parameters, one_call, must, frozenset(strict))
+    return tools_of(functions, one_call=one_call, must=must, strict=strict)
 
 
 def _function(tool: BodyFields) -> dict[str, Any]:
@@ -42,9 +38,7 @@ def _function(tool: BodyFields) -> dict[str, Any]:
     name, description = tool.text("name", MAX_TEXT), tool.text("description", MAX_TEXT)
     if name is None:
         raise missing(tool.at("name"))
-    if not TOOL_NAME.fullmatch(name):
-        allowed = "must be 1..128 letters, digits, dots, underscores or hyphens"
-        raise bad_value(tool.at("name"), f"{allowed}, not {shown(name)}")
+    check_name(name, tool.at("name"))
     schema, where = tool.get("input_schema"), tool.at("input_schema")
     if not isinstance(schema, dict):
         raise missing(where) if schema is None else wrong_type(where, "an object", schema)

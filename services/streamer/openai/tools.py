@@ -9,7 +9,7 @@ Knows neither templates nor what a model writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,21 +55,17 @@ def read_tools(fields: BodyFields) -> Tools | None:
         functions.append(function)
         strict |= {function["name"]} if is_strict else set()
     names = [each["name"] for each in functions]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise bad_value("tools", f"has two functions with the name {shown(twice)}")
+    check_different(names, "functions")
     choice, functions = _allowed(choice, functions)
     must = _must(choice, [each["name"] for each in functions])
     if not functions or choice == NONE:
         return None
-    text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    parameters = {each["name"]: each.get("parameters", NO_PARAMETERS) for each in functions}
-    return Tools(text, parameters, parallel is False or isinstance(choice, dict), must, frozenset(strict))
+    return tools_of(functions, one_call=parallel is False or isinstance(choice, dict), must=must, strict=strict)
 
 
 def _function(tool: BodyFields) -> tuple[dict[str, Any], bool]:
     """What the template is given of a tool, and whether it is strict."""
-    _only_functions(tool)
+    only_functions(tool)
     value = tool.get("function")
     if value is None:
         raise bad_value(tool.at("function"), "is missing", "missing_required_parameter")
@@ -77,23 +73,45 @@ def _function(tool: BodyFields) -> tuple[dict[str, Any], bool]:
     function = BodyFields(value, tool.at("function"))
     name = _name(function)
     function.text("description", MAX_TEXT)
-    parameters = function.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise wrong_type(function.at("parameters"), "an object", parameters)
+    check_parameters(function)
     strict = function.boolean("strict")
     function.nothing_else()
-    if not TOOL_NAME.fullmatch(name):
-        allowed = "must be 1..128 letters, digits, dots, underscores or hyphens"
-        raise bad_value(function.at("name"), f"{allowed}, not {shown(name)}")
+    check_name(name, function.at("name"))
     # A promise of the server, which the model isn't told of.
     told = {key: each for key, each in function.values.items() if key != "strict" and each is not None}
     return told, strict
 
 
-def _only_functions(tool: BodyFields) -> None:
+def only_functions(tool: BodyFields) -> None:
     kind = tool.get("type")
     if kind not in ("function", None):
         raise unsupported(tool.at("type"), f"{shown(kind)} is not supported: tools are functions")
+
+
+def check_parameters(function: BodyFields) -> None:
+    parameters = function.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise wrong_type(function.at("parameters"), "an object", parameters)
+
+
+def check_name(name: str, where: str) -> None:
+    if not TOOL_NAME.fullmatch(name):
+        raise bad_value(where, f"must be 1..128 letters, digits, dots, underscores or hyphens, not {shown(name)}")
+
+
+def check_different(names: list[str], what: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise bad_value("tools", f"has two {what} with the name {shown(twice)}")
+
+
+def tools_of(
+    functions: list[dict[str, Any]], *, one_call: bool, must: tuple[str, ...], strict: Iterable[str]
+) -> Tools:
+    """`functions`: each with its name, and with its description and parameters if it has any."""
+    text = as_json([{"type": "function", "function": each} for each in functions], "tools")
+    parameters = {each["name"]: each.get("parameters", NO_PARAMETERS) for each in functions}
+    return Tools(text, parameters, one_call, must, frozenset(strict))
 
 
 def _name(function: BodyFields) -> str:
@@ -137,7 +155,7 @@ def _must(choice: Any, names: list[str]) -> tuple[str, ...]:
 
 def _named(choice: BodyFields, names: list[str]) -> str:
     """A function of these that is chosen by its name."""
-    _only_functions(choice)
+    only_functions(choice)
     function = BodyFields(choice.get("function"), choice.at("function"))
     choice.nothing_else()
     name = _name(function)
@@ -157,7 +175,7 @@ def read_calls(message: BodyFields) -> list[ToolCall]:
 
 
 def _call(call: BodyFields) -> ToolCall:
-    _only_functions(call)
+    only_functions(call)
     given = call.text("id", LONGEST_ID)
     # What clients join from a stream has it.
     call.integer("index", 0, MAX_CALLS)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from services.streamer.openai.structured import FORMATS
-from services.streamer.openai.tools import AUTO, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
+from services.streamer.openai.tools import ALLOWED, AUTO, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
 from services.streamer.responses.items import READERS, ROLES, TEXTS
-from services.streamer.responses.tools import ALLOWED
 from services.streamer.responses.wishes import EFFORTS, INCLUDED, LONGEST_LABEL_VALUE, MAX_LABELS
 
 Schema = dict[str, Any]

@@ -9,11 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.streamer.openai.errors import bad_value, unsupported
-from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, shown, wrong_type
-from services.streamer.openai.tools import AUTO, MAX_TOOLS, NO_PARAMETERS, NONE, REQUIRED, TOOL_NAME, Tools, as_json
+from services.streamer.openai.errors import bad_value
+from services.streamer.openai.fields import MAX_TEXT, BodyFields, check_list, shown
+from services.streamer.openai.tools import (
+    ALLOWED,
+    AUTO,
+    MAX_TOOLS,
+    NONE,
+    REQUIRED,
+    Tools,
+    check_different,
+    check_name,
+    check_parameters,
+    only_functions,
+    tools_of,
+)
 
-ALLOWED = "allowed_tools"
 # Of a function, to the template.
 TOLD = ("name", "description", "parameters")
 
@@ -43,9 +54,7 @@ def read_tools(fields: BodyFields) -> AskedTools:
     given = check_list(value, "tools", MAX_TOOLS) if value is not None else []
     told = [_function(BodyFields(each, f"tools[{index}]")) for index, each in enumerate(given)]
     names = [each["name"] for each in told]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise bad_value("tools", f"has two functions with the name {shown(twice)}")
+    check_different(names, "functions")
     chosen = _chosen(choice, names)
     called = [each for each in told if each["name"] in chosen.names and choice != NONE]
     tools = _tools(called, chosen, one_call=chosen.one or not parallel) if called else None
@@ -55,36 +64,24 @@ def read_tools(fields: BodyFields) -> AskedTools:
 def _tools(called: Sequence[Mapping[str, Any]], chosen: _Choice, *, one_call: bool) -> Tools:
     """In the form of chats, which templates are written for."""
     functions = [{name: each[name] for name in TOLD if each[name] is not None} for each in called]
-    text = as_json([{"type": "function", "function": each} for each in functions], "tools")
-    parameters = {each["name"]: each.get("parameters", NO_PARAMETERS) for each in functions}
-    strict = frozenset(each["name"] for each in called if each["strict"])
-    return Tools(text, parameters, one_call, tuple(chosen.names) if chosen.must else (), strict)
+    must = tuple(chosen.names) if chosen.must else ()
+    return tools_of(functions, one_call=one_call, must=must, strict=[each["name"] for each in called if each["strict"]])
 
 
 def _function(tool: BodyFields) -> dict[str, Any]:
     """As the response repeats it."""
-    _only_functions(tool)
+    only_functions(tool)
     name, description = tool.needed("name", MAX_TEXT), tool.text("description", MAX_TEXT)
-    if not TOOL_NAME.fullmatch(name):
-        allowed = "must be 1..128 letters, digits, dots, underscores or hyphens"
-        raise bad_value(tool.at("name"), f"{allowed}, not {shown(name)}")
-    parameters = tool.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise wrong_type(tool.at("parameters"), "an object", parameters)
+    check_name(name, tool.at("name"))
+    check_parameters(tool)
     strict = tool.boolean("strict")
     # Of tools that are searched for, or that programs call.
     tool.only("defer_loading", False)
     tool.only("allowed_callers", ["direct"])
     tool.only("async", False)
     tool.nothing_else()
-    known = {"name": name, "description": description, "parameters": parameters}
+    known = {"name": name, "description": description, "parameters": tool.get("parameters")}
     return {"type": "function", **known, "strict": strict}
-
-
-def _only_functions(tool: BodyFields) -> None:
-    kind = tool.get("type")
-    if kind not in ("function", None):
-        raise unsupported(tool.at("type"), f"{shown(kind)} is not supported: tools are functions")
 
 
 def _chosen(choice: Any, names: list[str]) -> _Choice:
@@ -115,7 +112,7 @@ def _allowed(wish: BodyFields, names: list[str]) -> _Choice:
 
 
 def _named(wish: BodyFields, names: list[str]) -> str:
-    _only_functions(wish)
+    only_functions(wish)
     name = wish.needed("name", MAX_TEXT)
     wish.nothing_else()
     if name not in names:

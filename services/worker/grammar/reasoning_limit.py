@@ -1,4 +1,4 @@
-"""A limit of an answer's reasoning: after so many tokens nothing may follow but the marker that closes it.
+"""A limit of an answer's reasoning: once it has that many tokens, only the marker that closes it may follow.
 
     <think> t1 t2 t3 | </think> the answer        a limit of 3
                        forced
@@ -98,7 +98,10 @@ class LimitedReasoning:
             return grammar
         forced = self._forced_by_row(draft, parents)
         if grammar is not None:
-            forced = [token if _allows(grammar, row, token) else NOTHING for row, token in enumerate(forced)]
+            forced = [
+                token if grammar.known[row] and grammar.allows(row, token) else NOTHING
+                for row, token in enumerate(forced)
+            ]
         if all(token == NOTHING for token in forced):
             return grammar
         found = self._free(len(forced), allowed) if grammar is None else _copied(grammar)
@@ -123,7 +126,7 @@ class LimitedReasoning:
         return found
 
     def _near(self, tokens: int) -> bool:
-        """Whether so many more tokens can reach the limit."""
+        """Whether the reasoning can reach its limit with this number of further tokens."""
         return self.place.phase is not Phase.OVER and self.place.tokens + tokens >= self._limit
 
     def _forced_by_row(self, draft: list[int], parents: list[int]) -> list[int]:
@@ -161,10 +164,6 @@ class LimitedReasoning:
 
 def _copied(masks: RowMasks) -> RowMasks:
     return RowMasks(masks.bits.copy(), masks.known.copy(), masks.follows.copy())
-
-
-def _allows(found: RowMasks, row: int, token: int) -> bool:
-    return token != NOTHING and bool(found.known[row] and found.bits[row, token >> 5] >> (token & 31) & 1)
 
 
 def drafts_to_limits(

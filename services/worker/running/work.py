@@ -48,9 +48,9 @@ class SequenceWork:
     `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's
     drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
     below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
-    before it, and these rows are the last ones before the row that verifies, if there is one. `pooled`: of so many of
-    the last tokens the hidden states are pooled; such a sequence has no draft, and the step that verifies it gives its
-    embedding.
+    before it, and these rows are the last ones before the row that verifies, if there is one. `pooled`: how many of
+    the last tokens have hidden states that are pooled; such a sequence has no draft, and the step that verifies it
+    gives its embedding.
     """
 
     sequence_id: int
