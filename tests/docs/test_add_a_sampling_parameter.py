@@ -83,6 +83,7 @@ def test_a_parameter_that_was_added_as_the_page_says_is_described_checked_and_he
     assert complete(mesh, temperature=1.5, max_gap=TINY) == greedy
 
 
+@pytest.mark.slow  # here, too
 def test_the_test_of_the_page_passes(copy: Path) -> None:
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_max_gap.py"]
     environment = os.environ | {"PYTHONPATH": str(copy)}

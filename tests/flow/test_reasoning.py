@@ -31,6 +31,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 SAMPLINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.95}]
 BUDGETS = [6, 0, 17, 1]
+TREES = {"method": "ngram", "trees": True}
 # Of the marker, which this model spells in several tokens.
 MOST_OF_MARKER = 5
 
@@ -103,14 +104,17 @@ def check(body: dict[str, Any], told: Told) -> None:
             assert content and "think>" not in content
 
 
-def test_a_budget_holds_with_every_form_and_drafts_change_no_character(thinking_mesh: RunningMesh) -> None:
+@pytest.mark.parametrize("methods", [[{}], pytest.param([{"method": "suffix"}, TREES], marks=pytest.mark.slow)])
+def test_a_budget_holds_with_every_form_and_drafts_change_no_character(
+    thinking_mesh: RunningMesh, methods: list[dict[str, Any]]
+) -> None:
     asked = bodies()
     off = tell_all(thinking_mesh, asked, 2, off=True)
     for body, told in zip(asked, off, strict=True):
         check(body, told)
     ends = [end for told in off for end in told.ends]
     assert ends.count("length") < len(ends) // 2, ends
-    for method in ({}, {"method": "suffix"}, {"method": "ngram", "trees": True}):
+    for method in methods:
         assert tell_all(thinking_mesh, asked, 8, **method) == off
 
 

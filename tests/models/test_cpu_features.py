@@ -68,7 +68,7 @@ def test_a_processor_with_vectors_of_256_bits(dtypes: list[str], folder: Path, t
 
 
 @on_x86
-@pytest.mark.parametrize("dtypes", [["bfloat16"], ALL_OF_THEM], ids=str)
+@pytest.mark.parametrize("dtypes", [ALL_OF_THEM])
 def test_a_processor_with_vectors_of_128_bits_and_no_fused_multiply_add(
     dtypes: list[str], folder: Path, tmp_path: Path
 ) -> None:
