@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from prometheus_client import CollectorRegistry  # noqa: E402
 
-from services.api.settings import SETTINGS, Setting, accepted  # noqa: E402
+from services.api.settings import SETTINGS, Setting  # noqa: E402
 from services.api.strategies import Strategy  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -72,10 +72,7 @@ def settings() -> str:
         parts.append(
             table(
                 ("setting", "default", "accepted", "meaning"),
-                (
-                    (f"`{row.name}`", _default(row), "" if row.kind in ("str", "path") else accepted(row), row.help)
-                    for row in rows
-                ),
+                ((f"`{row.name}`", _default(row), _accepted(row), row.help) for row in rows),
             )
         )
     return "\n".join(parts)
@@ -85,6 +82,21 @@ def _default(row: Setting) -> str:
     if isinstance(row.default, bool):
         return str(row.default).lower()
     return "" if row.default == "" else f"`{row.default}`"
+
+
+def _accepted(row: Setting) -> str:
+    """As short as in the tables of request fields; an error message says it in a sentence."""
+    match row.kind:
+        case "bool":
+            return "boolean"
+        case "json":
+            return "JSON object"
+        case "choice":
+            return ", ".join(row.choices)
+        case "int" | "float":
+            noun = "integer" if row.kind == "int" else "number"
+            return f"{noun} {'above ' * row.above}{row.low:.10g} to {row.high:.10g}"
+    return ""
 
 
 def strategies() -> str:
@@ -153,7 +165,7 @@ def sections(source: str) -> list[tuple[str, list[str]]]:
     """The numbered comments of messages.py and the classes under each, in order."""
     found: list[tuple[str, list[str]]] = []
     for line in source.splitlines():
-        if heading := re.match(r"# (\d+b?\. .*?) -+$", line):
+        if heading := re.match(r"# (\d+[a-z]?\. .*?) -+$", line):
             found.append((heading[1].replace("->", "→"), []))
         elif (struct := re.match(r"class (\w+)\(Message", line)) and found:
             found[-1][1].append(struct[1])

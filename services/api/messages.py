@@ -129,11 +129,10 @@ LONGEST_CALLER = 64
 
 class Generate(Message, frozen=True):
     """Continue `token_ids`. The first `prompt_tokens` of them are the prompt; on a later attempt the rest are tokens
-    already delivered, which count against max_tokens. A lower `priority` goes first. Pages are shared between requests
-    of one `cache_salt`, text and drafts within one `namespace` (empty: none). `prediction` is the answer that the
-    caller expects. With `timeline` the answer has `spans`. Requests that wait are admitted in turn by `caller`, an
-    id of the API key. `pages_from` is a worker that may have pages of this text, or is to compute them. With `pooling`
-    (services/api/pooling.py) the answer is the embedding of the prompt, in Finished, and there are no tokens."""
+    already delivered, which count against max_tokens. Pages are shared within one `cache_salt`, text and drafts within
+    one `namespace` (empty: none). Waiting requests are admitted in turn by `caller`, an id of the API key. `pages_from`
+    is a worker that may have pages of this text, or is to compute them. With `pooling` the answer is the embedding of
+    the prompt, in Finished, and there are no tokens."""
 
     request_id: str
     attempt: int
@@ -156,9 +155,9 @@ class Generate(Message, frozen=True):
 
 class FetchPages(Message, frozen=True):
     """Ask for the pages with these `names` (NAME_BYTES each, in the order of the text): a stream of LentPage. With
-    `generate` the other worker computes what it lacks, and also sends the Tokens and Finished of this request. `layout`
-    and `secret` identify what pages look like and what names are made with; if they differ, Failed is the answer. With
-    `transport` nixl the other worker may say where pages are: LentMemory, then LentPlace for each."""
+    `generate` the other worker computes what it lacks, and also sends the Tokens and Finished of this request. If its
+    `layout` of pages or `secret` of names differs, it answers Failed. With `transport` nixl it may say where pages are:
+    LentMemory, then LentPlace for each."""
 
     request_id: str
     names: bytes
@@ -214,9 +213,9 @@ class PagesHeld(Message, frozen=True):
 
 
 class JoinWorker(Message, frozen=True):
-    """Ask a node whether it belongs to the worker that has this `port` as master_port. What the two must have in common
-    is compared there: the version, the numbers of nodes and ranks, and the model (models/fingerprint.py: name, config,
-    tensors, values). A node that differs says in what, and ends."""
+    """Ask a node whether it belongs to the worker that has this `port` as master_port. It compares version, numbers of
+    nodes and ranks, and model (models/fingerprint.py: name, config, tensors, values); if they differ it says so, and
+    ends."""
 
     port: int
     version: str
@@ -232,8 +231,8 @@ class NodeJoined(Message, frozen=True):
 
 
 class RunRanks(Message, frozen=True):
-    """Start the node's ranks, which meet the others at `store` and `port` under the name `generation`. The stream is
-    held as long as the worker lives; it ends when one of the ranks does. `options` are models/executor.py's."""
+    """Start the node's ranks, which meet the others at `store` and `port` under the name `generation`. The stream ends
+    with the worker or one of the ranks. `options` are models/executor.py's."""
 
     executor: Literal["triton", "compiled", "plain"]
     quantization: Literal["none", "wint8", "wint4"]

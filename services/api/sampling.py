@@ -59,8 +59,7 @@ class Sampling:
     """`seed` and `max_tokens` are those of one choice. `logprobs`: -1 none, 0 of the chosen token, k also of the k most
     probable; `prompt_logprobs` the same of the prompt, from its second token. The last id of one of `bad_words` may not
     follow its other ids; empty `allowed_token_ids` allow all. `grammar` is what the answer must be, as the streamer
-    wrote it (streamer/agents/grammars.py); "": anything. The answer ends where the grammar does, also with `ignore_eos`
-    or before `min_tokens`; where it may go on, too, these two make it go on. `reasoning` limits its reasoning."""
+    wrote it (streamer/agents/grammars.py); "": anything. `reasoning` limits its reasoning."""
 
     min_tokens: int = integer(0, "Minimum answer length, in tokens: no end of text and no stop string before it")
     temperature: float = number(0.0, "0: always the most probable token, ties to the lowest id", 0, 2, of_model=True)

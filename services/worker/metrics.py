@@ -196,7 +196,7 @@ class _Counts(Collector):
         )
         per_position = _by(
             [*labels, "position"], "spec_decode_num_accepted_tokens_per_pos",
-            "Draft tokens accepted, by position in the draft; the first token is at 0",
+            "Draft tokens accepted, by position in the draft",
         )  # fmt: skip
         for (method, strategy), tally in list(self._scheduler.tallies.items()):
             where = [self._model_name, method, strategy]
@@ -230,7 +230,7 @@ class _Counts(Collector):
         places = _by(
             [*labels, "position"],
             "draft_source_accepted_tokens_per_pos",
-            "Draft tokens accepted, by source and position in the draft; the first token is at 0",
+            "Draft tokens accepted, by source and position in the draft",
         )
         for source, counts in list(self._drafts.counts.sources.items()):
             where = [self._model_name, source]

@@ -68,6 +68,12 @@ def test_a_kind_of_message_stands_in_the_docs(kind: str) -> None:
     assert f"** (`{kind}`)." in (ROOT / "docs" / "internals" / "messages.md").read_text()
 
 
+def test_each_part_of_the_messages_has_a_heading() -> None:
+    source = (ROOT / "services" / "api" / "messages.py").read_text()
+    page = (ROOT / "docs" / "internals" / "messages.md").read_text()
+    assert re.findall(r"^# (\d\S+) ", source, re.MULTILINE) == re.findall(r"^### (\d\S+) ", page, re.MULTILINE)
+
+
 def test_every_command_stands_in_the_docs() -> None:
     text = (ROOT / "docs" / "use" / "commands.md").read_text()
     assert [name for name in commands() if f"`specmesh {name}`" not in text] == []
