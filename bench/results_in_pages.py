@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.rows import Row, machine
 from bench.shown import number, table, wrapped
-from bench.status import status, status_gpu
+from bench.status import status
 
 Rows = dict[str, list[Row]]
 Figures = dict[str, Any]
@@ -253,7 +253,6 @@ BLOCKS: dict[str, Callable[[Rows], str]] = {
     "engine": engine,
     "useless_drafts": useless_drafts,
     "status": status,
-    "status_gpu": status_gpu,
 }
 
 

@@ -24,11 +24,11 @@ PAGE = "results.md"
 LONGEST_COMMAND = 64
 ABOUT = """# Results
 
-Made from the rows in [bench/results/](../bench/results/) by `python -m bench results`; nothing here is written by hand.
-Of each benchmark the newest row is shown that was measured from a clean tree, on each kind of machine. Below its tables
-stand the row's date and commit, the share of all cores that others used before it began, its words behind `python -m
-bench`, and the bars that it missed. Machines differ from day to day, so a ratio within a table says more than figures
-of two. `make bench` measures anew, and `make bench-gpu` on a machine with a GPU.
+Made by `python -m bench results` from the rows in [bench/results/](../bench/results/). Of each benchmark and kind of
+machine the newest row from a clean tree is shown. Below its tables stand the row's date and commit, the share of all
+cores that others used before it began, its words behind `python -m bench`, and the bars that it missed. Machines differ
+from day to day, so a ratio within a table says more than figures of two. `make bench` measures anew, and `make
+bench-gpu` on a machine with a GPU.
 """
 
 
@@ -69,7 +69,8 @@ def chapter(machine: Hardware, all_rows: dict[str, list[Row]]) -> str:
         own = [row for row in all_rows.get(name, []) if rows.machine(row) == machine]
         made = [section(shown, newest) for shown in load(name).SHOWN if (newest := of_variants(shown, own))]
         used = {id(row): row for shown in load(name).SHOWN for row in of_variants(shown, own)}
-        text += [*made, "\n".join(map(source, used.values()))] if made else []
+        # Rows of one commit and command say the same.
+        text += [*made, "\n".join(dict.fromkeys(map(source, used.values())))] if made else []
     return "\n\n".join(text) + "\n"
 
 

@@ -1,8 +1,7 @@
 """What has run where: one table, made from the rows of bench/results and from the marks of tests.
 
 A test file that shows something says so with `pytestmark = pytest.mark.shows("one of THINGS", "a level")`. What neither
-a row nor a mark shows has never run. Pages quote the table with `<!-- rows: status -->` and its lines about GPUs with
-`<!-- rows: status_gpu -->` (bench/results_in_pages.py).
+a row nor a mark shows has never run. Pages quote the table with `<!-- rows: status -->` (bench/results_in_pages.py).
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class Thing(NamedTuple):
     """`rows`: benchmarks whose rows show it, each with a level, and which of their rows do."""
 
     name: str
-    on_gpu: bool = False
     rows: tuple[tuple[str, str], ...] = ()
     which: Callable[[Row], bool] = lambda row: True
 
@@ -59,12 +57,12 @@ THINGS = (
     Thing("CPU with AVX-512 and bf16", rows=SERVED, which=_cpu("avx512_bf16")),
     Thing("CPU with AVX2 only", rows=SERVED, which=_cpu()),
     Thing("CPU that isn't x86-64"),
-    Thing("one NVIDIA H200, SmolLM2 135M", True, (("gpu_http", "served"),), _gpu("H200")),
-    Thing("one NVIDIA H200, the shape of Llama 3.1 8B", True, (("gpu_decode", "measured"),), _gpu("H200")),
-    Thing("other NVIDIA GPUs: sm_80 (A100), sm_90 (H100), sm_100 (B200)", True),
-    Thing("a model over several GPUs (NCCL)", True),
-    Thing("quantised models on a GPU (fp8, int4, GPTQ, AWQ)", True),
-    Thing("compose.gpu.yaml on a machine with a GPU", True),
+    Thing("one NVIDIA H200, SmolLM2 135M", (("gpu_http", "served"),), _gpu("H200")),
+    Thing("one NVIDIA H200, the shape of Llama 3.1 8B", (("gpu_decode", "measured"),), _gpu("H200")),
+    Thing("other NVIDIA GPUs: sm_80 (A100), sm_90 (H100), sm_100 (B200)"),
+    Thing("a model over several GPUs (NCCL)"),
+    Thing("quantised models on a GPU (fp8, int4, GPTQ, AWQ)"),
+    Thing("compose.gpu.yaml on a machine with a GPU"),
     Thing("SmolLM2 135M Instruct with the heads that come with it", rows=SERVED),
     Thing("Llama, Qwen, Mistral, DeepSeek, ERNIE families"),
     Thing("published heads of other models"),
@@ -84,12 +82,6 @@ def status(rows: Mapping[str, list[Row]], tests: Path = ROOT / "tests") -> str:
     lines = [[thing.name, f"**{each.level}**", _shown_by(each)] for thing in THINGS for each in [found[thing.name]]]
     meaning = "; ".join(f"*{level}*: {said}" for level, said in LEVELS.items())
     return f"{wrapped(f'State is the best of these. {meaning}.')}\n\n{table(['', 'state', 'shown by'], lines)}"
-
-
-def status_gpu(rows: Mapping[str, list[Row]], tests: Path = ROOT / "tests") -> str:
-    """What is about GPUs, as a list."""
-    found = evidence(rows, tests)
-    return "\n".join(f"- {thing.name}: {found[thing.name].level}" for thing in THINGS if thing.on_gpu)
 
 
 def evidence(rows: Mapping[str, list[Row]], tests: Path) -> dict[str, Evidence]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.rows import read_all
-from bench.status import NEVER, THINGS, evidence, marks, status, status_gpu
+from bench.status import NEVER, THINGS, evidence, marks, status
 from tests.bench.made_rows import CPU, row
 
 H200 = CPU | {"gpu": "NVIDIA H200"}
@@ -30,7 +30,6 @@ def test_a_row_of_the_device_shows_it_and_one_of_a_dry_run_does_not(tmp_path: Pa
     real, dry = row("gpu_http", {"runs": []}, hardware=H200), row("gpu_http", {"dry_run": True}, hardware=H200)
     assert evidence({"gpu_http": [real]}, tmp_path)[SMOLLM2].level == "served"
     assert evidence({"gpu_http": [dry]}, tmp_path)[SMOLLM2].level == NEVER
-    assert "- one NVIDIA H200, SmolLM2 135M: served" in status_gpu({"gpu_http": [real]}, tmp_path)
     assert "2026-11-01, `abc1` |" in status({"gpu_http": [real]}, tmp_path)
 
 
