@@ -24,7 +24,7 @@ from mesh.transport import Frame, MessageLimits
 # the 256 KB of a bundle a copy is as fast.
 COPY_BELOW = 1 << 20
 # Off: libzmq (4.3.5 and later) aborts the process when a heartbeat is due on a connection whose peer has left while our
-# queue was full (docs/internals/decisions/0007). A peer with open calls is watched by Hello and Welcome instead
+# queue was full (docs/internals/decisions/0014). A peer with open calls is watched by Hello and Welcome instead
 # (mesh/timing.py, `silence`), an idle one over tcp by the kernel's keepalive.
 HEARTBEAT_MS = 0
 KEEPALIVE_IDLE_S = 10
