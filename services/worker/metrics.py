@@ -99,19 +99,19 @@ class _Counts(Collector):
         pages = scheduler.pages
         yield gauge("num_requests_running", "Sequences in the batch", len(scheduler.running))
         yield gauge("num_requests_waiting", "Requests waiting to be scheduled", len(scheduler.waiting))
-        yield gauge("kv_cache_usage_perc", "Share of KV cache pages in use, from 0 to 1", pages.in_use / pages.total)
+        yield gauge("kv_cache_usage_perc", "Share of KV pages in use, from 0 to 1", pages.in_use / pages.total)
         states = GaugeMetricFamily(
-            "specmesh:kv_pages", "KV cache pages, by state: in_use, cached or free", labels=["model_name", "state"]
+            "specmesh:kv_pages", "KV pages, by state: in_use, cached or free", labels=["model_name", "state"]
         )
         for state, count in (("in_use", pages.in_use), ("cached", pages.cached), ("free", pages.free)):
             states.add_metric([self._model_name, state], count)
         yield states
-        yield gauge("prefix_cache_pages", "KV cache pages kept by the prefix cache and not in use", pages.cached)
+        yield gauge("prefix_cache_pages", "KV pages kept by the prefix cache and not in use", pages.cached)
         yield counter("prompt_tokens", "Prompt tokens of accepted requests", scheduler.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated", scheduler.generated_tokens)
         yield counter(
             "num_preemptions",
-            "Preemptions: a running sequence loses its KV cache pages and is computed again later",
+            "Preemptions: a running sequence loses its KV pages and is computed again later",
             scheduler.preemptions,
         )
         sharing = scheduler.planner.sharing
@@ -133,8 +133,8 @@ class _Counts(Collector):
         """Always there: 0 where no pages are handed over."""
         counts = self._handover
         labels = ["model_name", "way"]
-        pages = _by(labels, "handover_pages", "KV cache pages lent to or fetched from other workers, by way")
-        size = _by(labels, "handover_bytes", "Bytes of KV cache pages lent to or fetched from other workers, by way")
+        pages = _by(labels, "handover_pages", "KV pages lent to or fetched from other workers, by way")
+        size = _by(labels, "handover_bytes", "Bytes of KV pages lent to or fetched from other workers, by way")
         for way, number, each in (
             ("lent", counts.lent_pages, counts.lent_bytes),
             ("fetched", counts.fetched_pages, counts.fetched_bytes),
@@ -143,16 +143,16 @@ class _Counts(Collector):
             size.add_metric([self._model_name, way], each)
         yield pages
         yield size
-        said = "Fetched KV cache pages that NIXL read from the other worker's memory (page_transport nixl)"
+        said = "Fetched KV pages that NIXL read from the other worker's memory (page_transport nixl)"
         yield self._counter("handover_read_pages", said, counts.read_pages)
         yield self._counter(
             "handover_seconds",
-            "Time requests waited for KV cache pages of another worker, including the time to compute them, in seconds",
+            "Time requests waited for KV pages of another worker, including the time to compute them, in seconds",
             counts.fetch_seconds,
         )
-        said = "KV cache pages that did not arrive from a prefill worker and were computed here"
+        said = "KV pages that did not arrive from a prefill worker and were computed here"
         yield self._counter("handover_recomputed_pages", said, counts.recomputed_pages)
-        said = "Requests for KV cache pages of another worker, by result: complete, partial, full (no room) or none"
+        said = "Requests for KV pages of another worker, by result: complete, partial, full (no room) or none"
         ends = _by(["model_name", "end"], "handovers", said)
         for end in ("complete", "partial", "full", "none"):
             ends.add_metric([self._model_name, end], counts.ends[end])
@@ -265,8 +265,8 @@ class _Counts(Collector):
         yield chosen
         asking = _by(
             ["model_name", "way"], "draft_asking_seconds",
-            "Time spent on getting drafts, in seconds, by way: ahead and waited (the engine thread's time for requests"
-            " sent during a step or waited for) or head (the worker's head)",
+            "Engine thread's time for drafts, in seconds, by way: ahead (requests sent during a step), waited (requests"
+            " waited for) or head (the worker's head)",
         )  # fmt: skip
         for kind, seconds in list(counts.asking_seconds.items()):
             asking.add_metric([self._model_name, kind], seconds)
