@@ -78,9 +78,9 @@ load: venv ## load a running mesh and print latencies and throughput
 bench: model ## the benchmarks of this machine, 15 minutes; rows go to bench/results/, docs/results.md is made
 	@$(BIN)/python -m bench $(ARGS)
 
-# With the Python that is there: a machine with a GPU may have torch and triton, and reach nothing to install from.
-# ARGS=--resume goes on where it ended, --dry-run shows without a GPU that all of it runs (docs/operate/gpu.md).
-bench-gpu: ## the benchmarks of a GPU, 9 minutes; torch and triton are enough
+# With the Python that is there: a machine with a GPU may reach nothing to install from. docs/operate/gpu.md has what it
+# needs. ARGS=--resume goes on where it ended, --dry-run shows without a GPU that all of it runs.
+bench-gpu: ## the benchmarks of a GPU, 9 minutes; no mesh is needed
 	@$(PYTHON) -m bench on_gpu $(ARGS)
 
 tune-gpu: ## measure block sizes of a GPU's linears, minutes; writes kernels/gemm/tiles.json
