@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -131,6 +131,12 @@ class Connection:
                     return json.loads(await response.read())
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def exchange(self, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body of the answer to one try, whatever it is."""
+        headers = {"Content-Type": "application/json"}
+        async with self._http().post(self.url + path, data=body, headers=headers) as response:
+            return response.status, response.headers, await response.read()
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
         """The events of a streamed answer."""

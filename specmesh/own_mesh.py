@@ -34,7 +34,7 @@ class OwnMesh:
         self.folder = Path(tempfile.mkdtemp(prefix="specmesh-"))
         self.socket = str(self.folder / "door.sock")
         own = {"uds": self.socket, "run_dir": str(self.folder), "metrics_port": -1, "store_dir": "none"}
-        flags = [flag for name, value in {**own, **settings}.items() for flag in _flags(name, value)]
+        flags = [flag for name, value in {**own, **settings}.items() for flag in flags_of(name, value)]
         words = ["up", *([model] if model else []), "--until-stdin-closes", *flags]
         self._log = self.folder / "up.log"
         with self._log.open("wb") as log:
@@ -71,7 +71,8 @@ class OwnMesh:
             os.close(self._process.stdin.fileno())
 
 
-def _flags(name: str, value: Any) -> list[str]:
+def flags_of(name: str, value: Any) -> list[str]:
+    """As words of `specmesh up`."""
     flag = "--" + name.replace("_", "-")
     if value is None:
         return []

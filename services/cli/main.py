@@ -26,6 +26,8 @@ from services.cli.flags import (
 Command = Callable[[argparse.Namespace], int]
 # Settings that commands which talk to a server read.
 SERVER = ("host", "port", "api_keys", "api_keys_file")
+# Settings of where a mesh listens: one that a command starts for itself has a socket of its own.
+OF_A_DOOR = frozenset({"host", "port", "uds", "metrics_port", "run_dir"})
 EXAMPLES = """examples:
   specmesh up                          start the default model at http://127.0.0.1:8000
   specmesh serve FOLDER --port 8080    another model, another port
@@ -79,8 +81,8 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _serve, _run, _scale, _down, _chat, _top, _status, _roll, _corpus, _model, _train, _keys,
-                _config, _explain, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
+    for add in (_up, _serve, _run, _scale, _down, _chat, _batch, _run_batch, _top, _status, _roll, _corpus, _model,
+                _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
 
@@ -223,6 +225,40 @@ def _do_chat(options: argparse.Namespace) -> int:
     from services.cli.chat import main as chat
 
     return chat(options, settings)
+
+
+def _batch(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = (
+        "Answers are written as they come; the same command again goes on where it was. Exit code 0: every line has an "
+        "answer; 1: some are at fault; 2: not all are done."
+    )
+    sub = _add(commands, "batch", "Answer the requests of an OpenAI batch file", _do_batch, more)
+    sub.add_argument("input", metavar="IN", help="requests: custom_id, method, url and body in a line")
+    sub.add_argument("output", metavar="OUT", help="answers, one a line; those that it has already are kept")
+    _add_batch(sub)
+
+
+def _run_batch(commands: argparse._SubParsersAction[Parser]) -> None:
+    sub = _add(commands, "run-batch", "The same as batch, as vLLM writes it", _do_batch)
+    sub.add_argument("-i", "--input-file", dest="input", required=True, metavar="FILE", help="the same as IN of batch")
+    sub.add_argument("-o", "--output-file", dest="output", required=True, metavar="FILE", help="the same as OUT")
+    _add_batch(sub)
+
+
+def _add_batch(sub: Parser) -> None:
+    sub.add_argument("--url", help="URL of a server that runs (default: a mesh of its own, without ports)")
+    flight = "requests in flight at a time (default 128)"
+    sub.add_argument("--concurrency", type=_count, default=128, metavar="N", help=flight)
+    add_settings(sub, ROWS.keys() - OF_ONE_PROCESS - OF_A_DOOR)
+    add_foreign(sub)
+
+
+def _do_batch(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    tell_notes(settings)
+    from services.cli.batch import main as batch
+
+    return batch(options, settings)
 
 
 def _top(commands: argparse._SubParsersAction[Parser]) -> None:

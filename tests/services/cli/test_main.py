@@ -19,8 +19,9 @@ from services.cli.flags import OF_ONE_PROCESS
 from services.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("up", "serve", "run", "chat", "top", "status", "roll", "corpus", "model", "train-drafter", "keys", "config",
-            "explain", "doctor", "load", "clean", "completion", "help", "version")  # fmt: skip
+COMMANDS = ("up", "serve", "run", "chat", "batch", "run-batch", "top", "status", "roll", "corpus", "model",
+            "train-drafter", "keys", "config", "explain", "doctor", "load", "clean", "completion", "help",
+            "version")  # fmt: skip
 
 # Made once: it takes longer than what is parsed by it.
 one_parser = functools.cache(parser)
