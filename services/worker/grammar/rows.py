@@ -11,7 +11,7 @@ may follow is not known, and neither is one of which the grammar can't tell: a t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,12 +23,19 @@ from services.worker.grammar.state import GrammarState, RowMasks
 Ids = Sequence[int]
 
 
+class Problem(NamedTuple):
+    """`reason` as in Failed: whether the request or the server is at fault."""
+
+    reason: Literal["invalid", "engine"]
+    message: str
+
+
 class Rows(Protocol):
     def masks(self, position: int, draft: list[int], parents: list[int], forbidden: Sequence[Ids]) -> RowMasks:
         """Of the rows of a step: the text ends before `position`. `forbidden`: by row, what else may not follow it."""
         ...
 
-    def problem(self) -> str:
+    def problem(self) -> Problem:
         """Why no token may follow the text, whose row isn't known."""
         ...
 
@@ -48,7 +55,7 @@ class ListRows:
         bits = np.stack([self._allowed & ~_mask(ids, self._size) for ids in forbidden])
         return RowMasks(bits, np.any(bits, axis=1), np.ones(len(draft), np.bool_))
 
-    def problem(self) -> str:
+    def problem(self) -> Problem:
         return _nothing_left(self._fields)
 
 
@@ -79,8 +86,10 @@ class GrammarRows:
                 found.known[row] = bits.any()
         return found
 
-    def problem(self) -> str:
-        return f"its grammar: {self.state.problem}" if self.state.problem else _nothing_left(self._fields)
+    def problem(self) -> Problem:
+        if not self.state.problem:
+            return _nothing_left(self._fields)
+        return Problem("engine" if self.state.broken else "invalid", f"its grammar: {self.state.problem}")
 
     def _stays(self, found: RowMasks, row: int, forbidden: Ids, held: bool) -> bool:
         """Whether the mask is the grammar's own, as most are: seen in less time than another is made."""
@@ -116,5 +125,6 @@ def _given(sampling: Sampling) -> list[str]:
     return [name for name, value in given.items() if value]
 
 
-def _nothing_left(fields: list[str]) -> str:
-    return f"no token may follow its text: {', '.join(fields[:-1])} and {fields[-1]} exclude each other"
+def _nothing_left(fields: list[str]) -> Problem:
+    which = f"{', '.join(fields[:-1])} and {fields[-1]}"
+    return Problem("invalid", f"no token may follow its text: {which} exclude each other")

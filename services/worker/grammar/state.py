@@ -10,6 +10,7 @@ behind one at which a matcher reaches a limit. Knows no sampling.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from services.worker.grammar.spaces import Spaces
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+log = logging.getLogger("specmesh.worker")
 
 # Stop drafting forced tokens when the text has differed from them this often in a row.
 MOST_MISSED = 3
@@ -46,8 +49,8 @@ class RowMasks:
 
 class GrammarState:
     __slots__ = (
-        "_ends", "_forced", "_grammar", "_grammars", "_matcher", "_missed", "_spaces", "_text", "_words", "ended",
-        "guess", "problem",
+        "_ends", "_forced", "_grammar", "_grammars", "_matcher", "_missed", "_spaces", "_text", "_words", "broken",
+        "ended", "guess", "problem",
     )  # fmt: skip
 
     def __init__(self, grammar: str, grammars: Grammars, ends: frozenset[int]) -> None:
@@ -65,6 +68,8 @@ class GrammarState:
         self.guess: int | None = None
         # Why the sequence can't go on; "": it can.
         self.problem = ""
+        # Whether that is the server's fault: it has committed a token that the grammar forbids.
+        self.broken = False
         try:
             self._matcher = grammars.matcher(grammar)
         except GrammarError as error:
@@ -163,12 +168,25 @@ class GrammarState:
     def _restore(self) -> None:
         """A new matcher, which reads the text again. If it fails, too, the text is at fault."""
         try:
-            self._matcher = self._grammars.fresh(self._grammar)
+            start = self._grammars.fresh(self._grammar)
         except GrammarError as error:
             self.problem = str(error)
             return
+        self._matcher = start.deep_copy()
         if not self._matcher.consume_tokens(self._text):
             self.problem = problem_of(self._matcher)
+            self.broken = self._leaves(start)
+            if self.broken:
+                log.error("a token was committed that the text's grammar forbids: %s", self.problem)
+
+    def _leaves(self, start: LLMatcher) -> bool:
+        """Whether the text leaves its grammar: the first token that can't follow isn't in the mask of its place. Where
+        a limit stops the matcher, there is no mask, or the token is in it."""
+        kept = start.validate_tokens(self._text)
+        if kept == len(self._text) or not start.consume_tokens(self._text[:kept]):
+            return False
+        found = RowMasks.empty(1, self._words)
+        return _fill(found, 0, start) and not found.allows(0, self._text[kept])
 
 
 def _fill(found: RowMasks, row: int, matcher: LLMatcher) -> bool:

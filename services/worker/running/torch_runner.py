@@ -281,7 +281,8 @@ def _within(verdict: Verdict, path: list[int], masks: RowMasks | None, rows: Row
     if masks is None:
         return Verdict([], 0, failure="its grammar failed")
     if not masks.known[0]:
-        return Verdict([], 0, failure=rows.problem(), reason="invalid")
+        problem = rows.problem()
+        return Verdict([], 0, failure=problem.message, reason=problem.reason)
     count = next((place for place, row in enumerate(path) if not masks.known[row]), len(path))
     return verdict if count == len(path) else Verdict(verdict.tokens[:count], count - 1)
 

@@ -160,7 +160,7 @@ def test_a_text_that_reaches_a_limit_fails_alone_and_says_so(grammars: Grammars,
     (a,) = ids_of("a")
     failed = state(grammars, TOO_MUCH, [a])
     assert not failed.masks([], []).known.any()
-    assert "too many expressions" in failed.problem
+    assert "too many expressions" in failed.problem and not failed.broken
     other = state(grammars, TOO_MUCH)
     assert other.masks([], []).known.all() and not other.problem
 
@@ -175,8 +175,12 @@ def test_the_memory_of_a_lexer_is_bounded(
     for _ in range(400):
         growing.commit([chance.choice((a, b))])
         growing.masks([], [])
-    assert "too many states: 300" in growing.problem
+    assert "too many states: 300" in growing.problem and not growing.broken
 
 
-def test_a_text_outside_its_grammar_has_a_problem(grammars: Grammars, ids_of: Ids) -> None:
-    assert state(grammars, PERSON, ids_of("no")).problem
+def test_a_text_outside_its_grammar_is_the_servers_fault(grammars: Grammars, ids_of: Ids) -> None:
+    for text in ("no", '{"name"no', '{"name": "Bob", "age": 31}}'):
+        outside = state(grammars, PERSON, ids_of(text))
+        assert outside.problem and outside.broken
+    behind_its_end = state(grammars, choice(["yes"]), ids_of("yes no"))
+    assert behind_its_end.problem and behind_its_end.broken

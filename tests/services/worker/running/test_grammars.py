@@ -182,6 +182,19 @@ def test_a_grammar_that_reaches_a_limit_fails_its_request_alone(runner: TorchRun
     assert len(other.ids) == 9 and other.finished.reason == "length"
 
 
+def test_a_committed_token_that_the_grammar_forbids_is_the_servers_fault(
+    runner: TorchRunner, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As another attempt has it where the masks of the first were wrong."""
+    no = tokenizer.encode("no").ids
+    bad = request([5, 6], name="bad", so_far=no, attempt=2, grammar=choice(["yes"]), max_tokens=9)
+    good = request([5, 6], name="good", grammar=choice(["yes"]), max_tokens=9)
+    (failed, other), scheduler = run_all(runner, [bad, good])
+    assert failed.end.reason == "engine" and "doesn't satisfy the grammar" in failed.end.message
+    assert scheduler.ends == {"engine": 1, "stop": 1} and "grammar forbids" in caplog.text
+    assert tokenizer.decode(other.ids) == "yes"
+
+
 def test_recorded_steps_with_grammars_give_the_same_tokens_again(
     runner: TorchRunner, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
