@@ -54,11 +54,13 @@ class TokenizerActor(Actor):
 
     def __init__(self, context: Context) -> None:
         self._settings = context.settings
+        self._directory = context.directory
         self._metrics = TokenizerMetrics(context.registry, context.clock)
         self._lanes = Lanes()
         self._encoder: Encoder | None = None
         self._template: TemplateProcess | None = None
         self._grammars: GrammarProcess | None = None
+        self._ahead = False  # its child has been started, or needn't be
         self._draining = False
 
     async def on_start(self) -> None:
@@ -81,10 +83,13 @@ class TokenizerActor(Actor):
                 log.warning("chats will be refused: %s", error)
         self._grammars = GrammarProcess(folder / "tokenizer.json")
         self._encoder = await asyncio.to_thread(lambda: Encoder.from_folder(folder))
+        self._directory.on_change(self._look_for_workers)
+        self._look_for_workers()
 
     async def on_stop(self) -> None:
         if self._template is not None:
             await self._template.close()
+        self._ahead = True
         if self._grammars is not None:
             await self._grammars.close()
         self._lanes.close()
@@ -155,6 +160,15 @@ class TokenizerActor(Actor):
             raise self._refuse("deadline", str(error)) from None
         except TemplateError as error:
             raise self._refuse("invalid", str(error)) from None
+
+    def _look_for_workers(self) -> None:
+        """Once there is one, the child for grammars is started: not before, as the start of a worker is what users wait
+        for, and it takes half a second of a core. The mock engine serves no grammars."""
+        if self._ahead or self._settings.engine == "mock" or not self._directory.ready("worker"):
+            return
+        assert self._grammars is not None
+        self._ahead = True
+        self._grammars.start_ahead()
 
     # What the process around us asks -------------------------------------------------------------------
 

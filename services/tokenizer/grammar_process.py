@@ -3,13 +3,16 @@ its own for most that explodes, but some of it overflows the stack or doesn't en
 for nobody else, and tells that the grammar is at fault; a worker then compiles only what was compiled here.
 
 The verdict depends on the grammar alone: the child's time is the time it computes, and its stack is smaller than
-that of a worker's thread. Started with the first grammar.
+that of a worker's thread. A child is started before it is needed, at the beginning and in place of one that ended: on
+a busy machine a start takes longer than a request waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import logging
 import resource
 import signal
 from collections import OrderedDict
@@ -19,6 +22,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from services.tokenizer.bounded_child import BoundedChild, ChildDied, ChildLate, ChildPipe
+
+log = logging.getLogger("specmesh.tokenizer")
 
 # Of what llguidance may compute for a grammar and its first token, in seconds.
 DEADLINE = 1.0
@@ -61,6 +66,12 @@ class GrammarProcess:
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._checks: dict[bytes, _Check] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._starting: asyncio.Task[None] | None = None
+
+    def start_ahead(self) -> None:
+        """In the background: nobody waits for it but a grammar that comes meanwhile."""
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._start())
 
     async def check(self, grammar: str, caller: str = "") -> str:
         """Why it can't be used; "": it can. Raises GrammarCheckFailed."""
@@ -89,17 +100,29 @@ class GrammarProcess:
         try:
             problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Checked).problem
         except ChildDied as error:
+            self.start_ahead()
             if error.status not in _BY_GRAMMAR:
                 raise GrammarCheckFailed("the process that checks grammars died; try again") from None
             problem = _BY_GRAMMAR[error.status]
         except ChildLate:
+            self.start_ahead()
             raise GrammarCheckFailed("the process that checks grammars didn't answer in time; try again") from None
         self._known[key] = problem
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return problem
 
+    async def _start(self) -> None:
+        try:
+            await self._child.start()
+        except (ChildDied, ChildLate, OSError) as error:
+            log.warning("the process that checks grammars didn't start, the next grammar starts it: %s", error)
+
     async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._starting
         await self._child.close()
 
 

@@ -39,7 +39,7 @@ from services.streamer.choice.routing import Router, parted
 from services.streamer.openai.errors import ApiError
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
-# For the first grammar the tokenizer starts a process.
+# The tokenizer may have to start a process for it.
 GRAMMAR_TIMEOUT = 45.0
 PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
 # How long a new request waits for a role that is missing: about the time of a worker's restart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from mesh.errors import Busy, Refuse
 from models.errors import ModelError
-from services.api.messages import ChatTurn, Decode, Encode, EncodeWords, ToolCall
+from services.api.messages import ChatTurn, CheckGrammar, Decode, Encode, EncodeWords, ToolCall
 from services.api.settings import Settings
+from services.streamer.agents.grammars import choice
 from services.tokenizer.actor import TokenizerActor, _length
 from services.tokenizer.encode import Encoder
 
@@ -26,7 +27,28 @@ HI = [ChatTurn(role="user", content="the cat")]
 
 def context(folder: Path, clock: FakeClock | None = None, **settings: Any) -> Any:
     told = Settings.for_tests(model=str(folder), **settings)
-    return SimpleNamespace(settings=told, registry=CollectorRegistry(), clock=clock or FakeClock())
+    return SimpleNamespace(
+        settings=told, registry=CollectorRegistry(), clock=clock or FakeClock(), directory=FakeDirectory()
+    )
+
+
+class FakeDirectory:
+    """Of a mesh in which a worker starts."""
+
+    def __init__(self) -> None:
+        self.workers: list[str] = []
+        self._changed: list[Callable[[], None]] = []
+
+    def ready(self, role: str) -> list[str]:
+        return self.workers if role == "worker" else []
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self._changed.append(callback)
+
+    def has(self, *workers: str) -> None:
+        self.workers = [*workers]
+        for callback in self._changed:
+            callback()
 
 
 @pytest.fixture
@@ -281,6 +303,29 @@ CONVERSATIONS = [
     [{"role": "user", "content": "def f(x):\n    return x ** 2\n" * 50}],
     [{"role": "user", "content": ""}],
 ]
+
+
+@pytest.mark.parametrize("engine", ["torch", "mock"])
+async def test_the_child_for_grammars_starts_with_the_first_worker(tiny_folder: Path, engine: str) -> None:
+    around = context(tiny_folder, engine=engine)
+    actor = TokenizerActor(around)
+    await actor.on_start()
+    try:
+        grammars = actor._grammars
+        assert grammars is not None and grammars._starting is None
+        around.directory.has("a")
+        if engine == "mock":
+            assert grammars._starting is None
+            return
+        assert actor.ready() == [] and grammars._starting is not None
+        await grammars._starting
+        child = grammars._child.process
+        assert child is not None
+        around.directory.has("a", "b")
+        assert (await actor.check_grammar(CheckGrammar(grammar=choice(["a"])), CALL)).problem == ""
+        assert grammars._child.process is child
+    finally:
+        await actor.on_stop()
 
 
 async def test_tools_and_their_calls_count_as_text_that_is_held(tokenizer: TokenizerActor) -> None:

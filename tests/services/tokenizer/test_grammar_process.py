@@ -16,6 +16,7 @@ import pytest
 
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
 from services.tokenizer import grammar_process
+from services.tokenizer.bounded_child import BoundedChild
 from services.tokenizer.grammar_process import GrammarProcess
 
 GOOD = json_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -63,6 +64,58 @@ async def test_a_grammar_that_overflows_the_stack_ends_the_child_alone(tiny_fold
     async with running(tiny_folder) as process:
         assert await process.check(CHAIN) == "is nested too deeply"
         assert await process.check(GOOD) == ""
+
+
+async def test_a_child_is_there_before_the_first_grammar_and_after_one_that_ended(tiny_folder: Path) -> None:
+    async with running(tiny_folder) as process:
+        process.start_ahead()
+        assert process._starting is not None
+        await process._starting
+        first = process._child.process
+        assert first is not None
+        assert await process.check(CHAIN) == "is nested too deeply"
+        assert first.returncode is not None
+        await process._starting
+        second = process._child.process
+        assert second is not None and second.returncode is None
+        assert await process.check(GOOD) == "" and process._child.process is second
+
+
+async def test_a_grammar_that_comes_while_the_child_starts_waits_for_it(tiny_folder: Path) -> None:
+    async with running(tiny_folder) as process:
+        process.start_ahead()
+        assert await process.check(GOOD) == ""
+        assert process._starting is not None and process._starting.done()
+
+
+async def test_a_child_that_does_not_start_is_said_and_the_next_grammar_starts_it(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as process:
+        process.start_ahead()
+        assert process._starting is not None
+        await process._starting
+        assert "checks grammars" in caplog.text
+        (tmp_path / "tokenizer.json").write_bytes((tiny_folder / "tokenizer.json").read_bytes())
+        assert await process.check(GOOD) == ""
+
+
+async def test_a_child_that_starts_ends_with_its_process(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+    exchange = BoundedChild._exchange
+
+    async def noted(self: BoundedChild, *asked: Any) -> bytes:
+        begun.set()
+        return await exchange(self, *asked)
+
+    monkeypatch.setattr(BoundedChild, "_exchange", noted)
+    async with running(tiny_folder) as process:
+        process.start_ahead()
+        await begun.wait()
+        child = process._child.process
+    assert child is not None and child.returncode is not None and process._child.process is None
 
 
 async def test_a_grammar_that_takes_too_long_is_refused_by_the_time_it_computes(
