@@ -15,8 +15,9 @@ import hashlib
 import logging
 import resource
 import signal
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -31,7 +32,7 @@ DEADLINE = 1.0
 PATIENCE = 10.0
 MAX_MEMORY = 2 << 30
 STACK = 2 << 20
-# Verdicts that are remembered.
+# Verdicts that are remembered. One more replaces the one of the caller that has most that wasn't asked for longest.
 MOST_KNOWN = 512
 # How a child ends by a grammar: out of stack, out of memory, out of time.
 _BY_GRAMMAR = {
@@ -49,6 +50,13 @@ class _Checked(msgspec.Struct):
     problem: str
 
 
+class _Known(NamedTuple):
+    """A verdict, and who asked for it last."""
+
+    problem: str
+    caller: str
+
+
 class _Check:
     """Of one grammar, for all that wait for it."""
 
@@ -63,7 +71,8 @@ class GrammarProcess:
     def __init__(self, tokenizer: Path) -> None:
         """`tokenizer`: the model's tokenizer.json."""
         self._child = BoundedChild(__name__, lambda: str(tokenizer).encode())
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        # Those that weren't asked for longest first.
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._checks: dict[bytes, _Check] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._starting: asyncio.Task[None] | None = None
@@ -77,9 +86,9 @@ class GrammarProcess:
         """Why it can't be used; "": it can. Raises GrammarCheckFailed."""
         text = grammar.encode()
         key = hashlib.sha256(text).digest()
-        if (known := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
-            return known
+        if (known := self._known.pop(key, None)) is not None:
+            self._known[key] = _Known(known.problem, caller)
+            return known.problem
         if (check := self._checks.get(key)) is None:
             check = self._checks[key] = _Check(asyncio.create_task(self._in_turn(caller, key, text)))
         check.callers += 1
@@ -94,23 +103,27 @@ class GrammarProcess:
 
     async def _in_turn(self, caller: str, key: bytes, text: bytes) -> str:
         async with self._turns.setdefault(caller, asyncio.Lock()):
-            return await self._asked(key, text)
+            problem = await self._asked(text)
+            self._remember(key, _Known(problem, caller))
+            return problem
 
-    async def _asked(self, key: bytes, text: bytes) -> str:
+    async def _asked(self, text: bytes) -> str:
         try:
-            problem = msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Checked).problem
+            return msgspec.json.decode(await self._child.ask(text, PATIENCE), type=_Checked).problem
         except ChildDied as error:
             self.start_ahead()
             if error.status not in _BY_GRAMMAR:
                 raise GrammarCheckFailed("the process that checks grammars died; try again") from None
-            problem = _BY_GRAMMAR[error.status]
+            return _BY_GRAMMAR[error.status]
         except ChildLate:
             self.start_ahead()
             raise GrammarCheckFailed("the process that checks grammars didn't answer in time; try again") from None
-        self._known[key] = problem
+
+    def _remember(self, key: bytes, known: _Known) -> None:
+        self._known[key] = known
         if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        return problem
+            [(most, _)] = Counter(each.caller for each in self._known.values()).most_common(1)
+            del self._known[next(key for key, each in self._known.items() if each.caller == most)]
 
     async def _start(self) -> None:
         try:

@@ -140,6 +140,27 @@ async def test_verdicts_are_remembered_and_bounded(tiny_folder: Path, monkeypatc
         assert await process.check(regex("a{6}")) == "" and process._child.process is None
 
 
+async def test_a_caller_with_many_verdicts_pushes_out_its_own(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_process, "MOST_KNOWN", 5)
+    many = [regex(f"m{{{number}}}") for number in range(1, 9)]
+    async with running(tiny_folder) as process:
+        asked = Asked(process)
+        await process.check(GOOD, "modest")
+        await process.check(many[0], "greedy")
+        # Known to one, asked for by the other: it is the latter's now.
+        await process.check(many[0], "modest")
+        for each in many[1:]:
+            await process.check(each, "greedy")
+        asked.questions.clear()
+        for each in (GOOD, many[0], *many[-3:]):
+            await process.check(each, "modest")
+        assert asked.questions == [] and len(process._known) == 5
+        await process.check(many[1], "greedy")
+        assert asked.questions == [many[1].encode()]
+
+
 class Asked:
     """What the child of a process is asked. Its turn is taken, until `go_on`."""
 
