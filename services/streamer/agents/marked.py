@@ -41,7 +41,9 @@ class MarkedCalls:
 
     def flush(self) -> list[Part]:
         if self._body is not None:
-            return self._body.flush()
+            parts: list[Part] = []
+            self._pass_on(self._body.flush(), parts)
+            return parts
         rest = self._held.take()
         return [rest] if rest and not (self._behind_a_call and rest.isspace()) else []
 
@@ -79,8 +81,17 @@ class MarkedCalls:
         return begin[end:]
 
     def _show(self, text: str, parts: list[Part]) -> None:
-        parts.append(text.lstrip() if self._behind_a_call and not self._shown else text)
-        self._shown = True
+        if shown := text.lstrip() if self._behind_a_call and not self._shown else text:
+            parts.append(shown)
+            self._shown = True
+
+    def _pass_on(self, told: list[Part], parts: list[Part]) -> None:
+        """Of a body, which may be no call."""
+        for each in told:
+            if isinstance(each, str):
+                self._show(each, parts)
+            else:
+                parts.append(each)
 
     def _first_marker(self, text: str) -> tuple[int, str]:
         found = [(place, each) for each in self._markers if (place := text.find(each)) >= 0]
@@ -88,11 +99,10 @@ class MarkedCalls:
 
     def _inside(self, body: CallBody, text: str, parts: list[Part]) -> str:
         more, behind = body.feed(text)
-        parts += more
+        self._pass_on(more, parts)
         if behind is None:
             return ""
         self._calls += body.calls
-        self._shown |= any(isinstance(each, str) for each in more)
         self._behind_a_call = not self._shown or bool(body.calls)
         self._body = None
         return behind

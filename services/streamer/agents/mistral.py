@@ -26,7 +26,8 @@ def parser() -> MarkedCalls:
 
 
 class _Either:
-    """A list of calls, one object without a list, or one call with its name before the arguments."""
+    """A list of calls, one object without a list, or one call with its name before the arguments. What is none of these
+    is content without the marker, which is a token and no text of the model's."""
 
     def __init__(self, index: int, marker: str) -> None:
         self._index = index
@@ -41,7 +42,8 @@ class _Either:
                 return [], None
             self._body = self._begun(self._held.begin[0])
             text = self._held.take()
-        return self._body.feed(text)
+        parts, behind = self._body.feed(text)
+        return self._without_marker(parts), behind
 
     def _begun(self, first: str) -> CallBody:
         if first in "[{":
@@ -49,7 +51,16 @@ class _Either:
         return NamedCall(self._index, self._marker, _NAMED)
 
     def flush(self) -> list[Part]:
-        return [self._marker + self._held.take()] if self._body is None else self._body.flush()
+        if self._body is None:
+            return [rest] if (rest := self._held.take()) else []
+        return self._without_marker(self._body.flush())
+
+    def _without_marker(self, parts: list[Part]) -> list[Part]:
+        """Text before any call begins with it."""
+        if self.calls or not parts or not isinstance(parts[0], str):
+            return parts
+        rest = parts[0].removeprefix(self._marker)
+        return [rest, *parts[1:]] if rest else parts[1:]
 
     @property
     def calls(self) -> int:

@@ -90,13 +90,6 @@ MALFORMED = [
     ("hermes", '<tool_call>{"arguments": {"a": 1e999}, "name": "f"}'),
     ("hermes", "x < y, and <tool"),
     ("hermes", "  \n "),
-    ("mistral", "[TOOL_CALLS] [nothing"),
-    ("mistral", "[TOOL_CALLS] and more"),
-    ("mistral", "a \n[TOOL_CALLS]"),
-    ("mistral", "[TOOL_CALLS] [ ] b"),
-    ("mistral", '[TOOL_CALLS] [{"x": 1}]'),
-    ("mistral", '[TOOL_CALLS] [[{"name": "f", "arguments": {}}]]'),
-    ("mistral", "[TOOL_CALLS]f[ARGS]"),
     ("llama3_json", "<|python_tag|>print(1)"),
     ("llama3_json", '{"name": "f", "parameters"'),
     ("pythonic", "[f(a=b)]"),
@@ -111,6 +104,26 @@ MALFORMED = [
 @pytest.mark.parametrize(("name", "text"), MALFORMED)
 def test_what_is_no_call_is_content(name: str, text: str) -> None:
     assert read_at_every_cut(make_of(name), text) == (text, [])
+
+
+MALFORMED_BEHIND_A_TOKEN = [
+    ("[TOOL_CALLS] [nothing", "[nothing"),
+    ("[TOOL_CALLS] and more", "and more"),
+    ("[TOOL_CALLS] " + "and more " * 200, "and more " * 200),
+    ("a \n[TOOL_CALLS]", "a"),
+    ("a \n[TOOL_CALLS] b", "a b"),
+    ("[TOOL_CALLS]", ""),
+    ("[TOOL_CALLS] [ ] b", "[ ] b"),
+    ('[TOOL_CALLS] [{"x": 1}]', '[{"x": 1}]'),
+    ('[TOOL_CALLS] [[{"name": "f", "arguments": {}}]]', '[[{"name": "f", "arguments": {}}]]'),
+    ("[TOOL_CALLS]f[ARGS]", "f[ARGS]"),
+    ('[TOOL_CALLS]f[TOOL_CALLS]{"name": 1}', 'f[TOOL_CALLS]{"name": 1}'),
+]
+
+
+@pytest.mark.parametrize(("text", "content"), MALFORMED_BEHIND_A_TOKEN)
+def test_a_token_before_what_is_no_call_is_no_content(text: str, content: str) -> None:
+    assert read_at_every_cut(make_of("mistral"), text) == (content, [])
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
