@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 # How deep lists and maps may be inside each other.
@@ -29,13 +30,18 @@ class Literals:
         self._text = text
         self._place = 0
 
-    def calls(self) -> list[Call]:
-        """All of the text as a list of at least one call. Raises NoLiteral."""
+    def calls(self) -> Iterator[tuple[Call, int]]:
+        """All of the text as a list of at least one call: each with the place behind it. Raises NoLiteral at the first
+        that is none."""
         self._expect("[")
-        found = self._until("]", self._call)
-        if not found or self._skip() < len(self._text):
+        yield self._call(), self._place
+        while not self._next("]"):
+            self._expect(",")
+            if self._next("]"):
+                break
+            yield self._call(), self._place
+        if self._skip() < len(self._text):
             raise NoLiteral
-        return found
 
     def _call(self) -> Call:
         name = self._match(_NAME)[0]

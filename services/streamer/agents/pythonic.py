@@ -1,9 +1,13 @@
 """Calls as a Python list of calls, as the whole answer or behind a marker: `[get_weather(city="Berlin", days=2), f()]`.
 
-Arguments are literals by name. The list is held until it ends. Nothing is run: python_literals.py reads them.
+Arguments are literals by name. The list is held until it ends. From the first that is no call it is content: the model
+sees which of its calls were made. Nothing is run: python_literals.py reads them.
 """
 
 from __future__ import annotations
+
+import contextlib
+import re
 
 from services.streamer.agents import json_text
 from services.streamer.agents.marked import MarkedCalls
@@ -11,6 +15,7 @@ from services.streamer.agents.parts import CallDelta, Part
 from services.streamer.agents.python_literals import Literals, NoLiteral
 
 MARKERS = ("<|python_start|>", "<|python_end|>")
+_BETWEEN = re.compile(r"\A\s*,?\s*")
 
 
 def parser() -> MarkedCalls:
@@ -36,16 +41,18 @@ class _List:
         if end < 0:
             self._pieces.append(text)
             return [], None
-        whole = "".join([*self._pieces, text[:end]])
-        calls = _calls(whole)
-        if not calls:
-            return [self._before + whole], text[end:]
-        self.calls = len(calls)
-        told: list[Part] = [CallDelta(self._index + place, *call) for place, call in enumerate(calls)]
-        return told, text[end:]
+        return self._told("".join([*self._pieces, text[:end]])), text[end:]
 
     def flush(self) -> list[Part]:
-        return [self._before + "".join(self._pieces)]
+        return self._told("".join(self._pieces))
+
+    def _told(self, text: str) -> list[Part]:
+        calls, rest = _calls(text)
+        if not calls:
+            return [self._before + text]
+        self.calls = len(calls)
+        told: list[Part] = [CallDelta(self._index + place, *call) for place, call in enumerate(calls)]
+        return [*told, rest] if rest else told
 
     def _end(self, text: str) -> int:
         """The place behind the list; -1: not in this piece."""
@@ -69,12 +76,15 @@ class _List:
         return -1
 
 
-def _calls(text: str) -> list[tuple[str, str]]:
-    """Each with its arguments as JSON; none if one of them is no call."""
-    try:
-        calls = Literals(text).calls()
-    except NoLiteral:
-        return []
-    written = [(name, json_text.written(arguments)) for name, arguments in calls]
-    good = [(name, arguments) for name, arguments in written if arguments is not None]
-    return good if len(good) == len(calls) else []
+def _calls(text: str) -> tuple[list[tuple[str, str]], str]:
+    """Each with its arguments as JSON, up to the first that is no call, and the text from there on."""
+    calls: list[tuple[str, str]] = []
+    behind = 0
+    with contextlib.suppress(NoLiteral):
+        for (name, arguments), place in Literals(text).calls():
+            if (written := json_text.written(arguments)) is None:
+                raise NoLiteral
+            calls.append((name, written))
+            behind = place
+        return calls, ""
+    return calls, _BETWEEN.sub("", text[behind:], count=1)

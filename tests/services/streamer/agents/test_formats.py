@@ -60,6 +60,12 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("pythonic", "<|python_start|>[f(a=-1.5e3, b='é\\u00e9', c=(True,))]<|python_end|>", "",
      [("f", '{"a": -1500.0, "b": "éé", "c": [true]}')]),
     ("pythonic", "[1, 2] are numbers", "[1, 2] are numbers", []),
+    # Calls before the first that is none.
+    ("pythonic", "[f(), g(a=b), f()]", "g(a=b), f()]", [("f", "{}")]),
+    ("pythonic", "[g(), f(a=1e999)] so", "f(a=1e999)] so", [G]),
+    ("pythonic", "[g(),\n f(), 2]<|python_end|>", "2]", [G, ("f", "{}")]),
+    ("pythonic", "[g(), f(a='", "f(a='", [G]),
+    ("pythonic", "[g(), ", "", [G]),
     ("deepseek_v3", "Ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n" + F[1] + "\n```"
      "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
      "Ok", [F, G]),
