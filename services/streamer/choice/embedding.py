@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from mesh.errors import RemoteError
-from services.api.messages import ModelCard, Speculation
+from services.api.messages import Speculation
 from services.api.methods import NAIVE
 from services.api.sampling import Sampling
 from services.api.strategies import Verification
 from services.streamer.choice.delivery import Delivery, Piece
-from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.encoding import encode_error
+from services.streamer.choice.exchange import AnyExchange
 from services.streamer.choice.generation import Choice, Ending, generate
 from services.streamer.choice.lanes import in_lanes
-from services.streamer.choice.namespace import Caller
-from services.streamer.choice.peers import Peers
-from services.streamer.choice.turns import Turns
 from services.streamer.openai.embeddings import MAX_TOKENS_IN_ALL, EmbeddingRequest, place_of
 from services.streamer.openai.errors import ApiError, bad_value
 from services.streamer.openai.prompts import Prompt
@@ -33,19 +30,10 @@ MOST_AT_ONCE = 32
 
 
 @dataclass(slots=True)
-class EmbeddingExchange:
-    """One request for embeddings, with what all of its steps share."""
+class EmbeddingExchange(AnyExchange[EmbeddingRequest]):
+    """Of a request for embeddings. `lanes`: inputs that run at a time."""
 
-    request: EmbeddingRequest
-    answer_id: str
-    caller: Caller
-    card: ModelCard
-    deadline: float  # of the event loop's clock
-    peers: Peers
-    vocabulary: Vocabulary
-    turns: Turns
     lanes: int
-    choices: list[Choice] = field(default_factory=list)  # once the inputs are encoded
 
 
 class Unheard:

@@ -1,8 +1,9 @@
-"""One request for an answer, with what all of its steps share: from the encoding of its prompts to its last byte."""
+"""One request, with what all of its steps share: from the encoding of its prompts to its last byte."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from services.api.messages import ModelCard
 from services.streamer.agents.families import Formats
@@ -13,10 +14,12 @@ from services.streamer.choice.peers import Peers
 from services.streamer.choice.turns import Turns
 from services.streamer.openai.request import Request
 
+AnyRequest = TypeVar("AnyRequest")
+
 
 @dataclass(slots=True)
-class Exchange:
-    request: Request
+class AnyExchange(Generic[AnyRequest]):
+    request: AnyRequest
     answer_id: str
     caller: Caller
     card: ModelCard
@@ -24,6 +27,12 @@ class Exchange:
     peers: Peers
     vocabulary: Vocabulary
     turns: Turns
+    choices: list[Choice] = field(default_factory=list, kw_only=True)  # once the prompts are encoded
+
+
+@dataclass(slots=True)
+class Exchange(AnyExchange[Request]):
+    """Of a request for an answer."""
+
     page_tokens: int = 32
     formats: Formats = field(default_factory=Formats)
-    choices: list[Choice] = field(default_factory=list)  # once the prompts are encoded
