@@ -13,6 +13,10 @@ class ModelError(Exception):
         super().__init__(f"{self.what} ({self.fix})")
 
 
+class TorchFileError(Exception):
+    """A file that torch.save wrote isn't converted: what stands in it that isn't read."""
+
+
 def _tidy(text: str) -> str:
     """Names and values come from files: no control characters on a terminal, and never a screenful."""
     if len(text) > _LONGEST:

@@ -22,7 +22,7 @@ from models.errors import ModelError
 MAX_HEADER_BYTES = 16 << 20
 MAX_DIMENSIONS = 8
 MAX_DIMENSION = 1 << 40
-_BITS = {
+BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64,
 }  # fmt: skip
@@ -90,14 +90,14 @@ def _entries(raw: bytes, path: Path) -> dict[str, Any]:
 def _header(path: Path, name: str, entry: Any) -> TensorHeader:
     fields = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in _BITS:
+    if not isinstance(dtype, str) or dtype not in BITS:
         readable = "the types of safetensors from BOOL to F64 are known here"
         raise ModelError(f"{path}: tensor {_short(name)} is of the unknown type {_short(dtype)}", readable)
     if not _are_counts(shape, MAX_DIMENSION) or len(shape) > MAX_DIMENSIONS:
         raise _broken(path, name, "shape", shape)
     if not _are_counts(offsets, 1 << 62) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _broken(path, name, "data_offsets", offsets)
-    if math.prod(shape) * _BITS[dtype] != (offsets[1] - offsets[0]) * 8:
+    if math.prod(shape) * BITS[dtype] != (offsets[1] - offsets[0]) * 8:
         told = f"{offsets[1] - offsets[0]} bytes for {dtype} {tuple(shape)}"
         raise ModelError(f"{path} has a broken header: tensor {_short(name)} has {told}", _REFETCH)
     return TensorHeader(dtype, tuple(shape), offsets[0], offsets[1])
