@@ -25,6 +25,7 @@ from models.bounded_json import parsed
 from models.errors import ModelError as ModelError
 from models.registry import FAMILIES
 from models.tensor_headers import file_size, read_headers
+from models.torch_files.found import refuse_torch_files
 
 Progress = Callable[[str, int, int], None]
 
@@ -207,6 +208,7 @@ def _sha256(path: Path) -> str:
 
 
 def _from_gguf(path: Path, cache: Path, progress: Progress | None, exact: bool) -> Path:
+    refuse_torch_files(path)
     if path.suffix.lower() != ".gguf":
         raise ModelError(f"{path} is not a model", "give a folder, or a file that ends in .gguf")
     facts = path.stat()
@@ -307,6 +309,7 @@ def _check_disk(cache: Path, wanted: int) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise a `ModelError` that names what a Hugging Face folder lacks. Reads headers only."""
+    refuse_torch_files(folder)
     config = read_json(folder / "config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
@@ -361,8 +364,8 @@ def is_hub_id(name: str) -> bool:
     return bool(_HUB_ID.fullmatch(name)) and not name.startswith((".", "/", "~"))
 
 
-def fetch_from_hub(name: str, cache: Path) -> Path:
-    """The folder of a model or of a head. Raises `ModelError`."""
+def fetch_from_hub(name: str, cache: Path, more: tuple[str, ...] = ()) -> Path:
+    """The folder of a model or of a head. `more`: patterns of files that are fetched, too. Raises `ModelError`."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -372,7 +375,7 @@ def fetch_from_hub(name: str, cache: Path) -> Path:
         ) from None
     _make_writable(cache)
     try:
-        folder = Path(snapshot_download(name, cache_dir=cache / "hub", allow_patterns=_FROM_HUB))
+        folder = Path(snapshot_download(name, cache_dir=cache / "hub", allow_patterns=[*_FROM_HUB, *more]))
     except Exception as error:  # whatever its HTTP client raises: the reader wants one sentence
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(

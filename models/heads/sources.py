@@ -9,6 +9,7 @@ from models.errors import ModelError
 from models.heads.table import DRAFT_MODEL, HEADS, TRAINED, kind_of
 from models.sources import ensure_model, fetch_from_hub, is_hub_id, weight_files
 from models.tensor_headers import read_headers
+from models.torch_files.found import refuse_torch_files, to_type
 
 OWN_FOLDER = "own"
 # A tensor that whole models have and heads don't.
@@ -74,7 +75,12 @@ def _names(folder: Path) -> set[str]:
 def _folder(name_or_path: str, cache: Path) -> Path:
     folder = Path(name_or_path).expanduser()
     if not folder.is_dir() and is_hub_id(name_or_path):
-        return fetch_from_hub(name_or_path, cache)
+        folder = fetch_from_hub(name_or_path, cache)
+        if not any(folder.glob("*.safetensors")):
+            # Others aren't fetched.
+            fix = f"if its weights are a .bin file, type {to_type(name_or_path)}"
+            raise ModelError(f"{name_or_path} has no safetensors files", fix)
+    refuse_torch_files(folder)
     return folder
 
 

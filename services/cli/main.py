@@ -346,17 +346,25 @@ def _model(commands: argparse._SubParsersAction[Parser]) -> None:
         "fetch": "download a model into the cache",
         "show": "properties of a model in the cache",
         "check": "check a model folder or file for problems",
+        "convert": "write the tensors of .bin and .pt files as safetensors, to OUT or beside them; no code is run",
     }
-    sub = _add(commands, "model", "List, fetch, show or check models", _do_model)
+    sub = _add(commands, "model", "List, fetch, show, check or convert models", _do_model)
     _add_action(sub, actions)
-    sub.add_argument("name", nargs="?", metavar="NAME", help="name, folder, GGUF file or hub id")
+    sub.add_argument("name", nargs="?", metavar="NAME", help="name, folder, file or hub id")
+    sub.add_argument("out", nargs="?", metavar="OUT", help="of convert: a folder, or a file NAME.safetensors")
     add_settings(sub, ("model", "cache_dir", "dtype", "max_context", "kv_cache_mb"))
 
 
 def _do_model(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    from services.cli.model import ACTIONS
+    from services.cli.model import ACTIONS, convert
 
+    if options.action == "convert":
+        if options.name is None:
+            options.parser.error("convert needs a folder, a file or a hub id")
+        return convert(options.name, options.out or "", settings)
+    if options.out is not None:
+        options.parser.error(f"{options.action} takes one NAME")
     return ACTIONS[options.action or "list"](options.name or settings.model, settings)
 
 

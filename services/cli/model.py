@@ -1,4 +1,4 @@
-"""`specmesh model`: lists, downloads, describes and checks models."""
+"""`specmesh model`: lists, downloads, describes, checks and converts models."""
 
 from __future__ import annotations
 
@@ -96,6 +96,19 @@ def check(name: str, settings: Settings) -> int:
     except ModelError as error:
         return _tell(error.what, error.fix)
     print(f"{path}: nothing is wrong")
+    return 0
+
+
+def convert(name: str, out: str, settings: Settings) -> int:
+    from models.errors import ModelError
+    from services.cli.convert import convert as convert_files
+
+    try:
+        convert_files(name, out, settings)
+    except ModelError as error:
+        return _tell(error.what, error.fix)
+    except OSError as error:
+        return _tell(f"{name} cannot be converted: {error}", "give OUT, a folder that you may write")
     return 0
 
 

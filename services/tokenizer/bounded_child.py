@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from typing import IO
 
 from services.runtime.children import tied
+from services.runtime.environment import harmless_environment
 from specmesh.rooms import command
 
 _HEADER = 4
@@ -89,7 +89,7 @@ class BoundedChild:
             *tied(command(self._module)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=_child_environment(),
+            env=harmless_environment(),
         )
         answer = await self._exchange(child, self._setup(), _START_TIMEOUT)
         try:
@@ -133,12 +133,6 @@ class BoundedChild:
 
 def _frame(body: bytes) -> bytes:
     return len(body).to_bytes(_HEADER, "big") + body
-
-
-def _child_environment() -> dict[str, str]:
-    """Enough to start Python and to know the time zone; keys and passwords stay here."""
-    harmless = ("PATH", "TZ", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")
-    return {name: os.environ[name] for name in harmless if name in os.environ}
 
 
 # The child's side ---------------------------------------------------------------------------------------
