@@ -7,11 +7,15 @@ request, and by each process for itself: a forked child has none of its parent's
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import re
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -37,9 +41,11 @@ class RequestFailed(RuntimeError):
 
 
 class Connection:
-    def __init__(self, url: str, socket: str = "", api_key: str = "") -> None:
+    def __init__(self, url: str, socket: str = "", api_key: str = "", certificate: str = "") -> None:
+        """`certificate`: the file of the server's own; this one is trusted, for whatever name it is."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._socket = socket
+        self._certificate = certificate
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -154,12 +160,23 @@ class Connection:
         if self._session is None:
             # As many connections as there are requests: the caller bounds those.
             connector: aiohttp.BaseConnector = (
-                aiohttp.UnixConnector(self._socket, limit=0) if self._socket else aiohttp.TCPConnector(limit=0)
+                aiohttp.UnixConnector(self._socket, limit=0)
+                if self._socket
+                else aiohttp.TCPConnector(limit=0, ssl=_only(self._certificate) if self._certificate else True)
             )
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, timeout=NO_TIMEOUT, read_bufsize=LONGEST_EVENT
             )
         return self._session
+
+
+def _only(certificate: str) -> aiohttp.Fingerprint:
+    """The first in the file is the server's own."""
+    text = Path(certificate).read_text()
+    first = re.search(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", text, re.DOTALL)
+    if first is None:
+        raise ValueError(f"{certificate} has no certificate")
+    return aiohttp.Fingerprint(hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[0])).digest())
 
 
 async def _put_all(items: AsyncIterator[T], put: Callable[[tuple[T | None, BaseException | None, bool]], None]) -> None:

@@ -192,7 +192,8 @@ class LLM:
 def _connected(door: str, api_key: str) -> Connection:
     if door.startswith("unix:"):
         return Connection("http://localhost", door.removeprefix("unix:"), api_key)
-    return Connection(door, api_key=api_key)
+    url, _, certificate = door.partition("\n")
+    return Connection(url, api_key=api_key, certificate=certificate)
 
 
 def _door_of(run_dir: str) -> str:

@@ -175,7 +175,6 @@ PAGES = "leave it out: KV pages travel over the mesh, or with --page-transport n
 UP_STARTS_BOTH = "`specmesh up` starts workers of both phases: `--prefill-workers N --decode-workers M`"
 SPLIT = {"prefill": "prefill", "decode": "decode"}
 IN_MODEL_FOLDER = "leave it out: the tokenizer is read from the model's folder"
-NO_TLS = "not served: TLS; put a proxy in front (docs/operate/security.md)"
 BY_PRIORITY = "leave it out: requests run by priority, then by arrival"
 SOCKETS = "leave it out: the processes of a machine use sockets, not ports, in the folder --run-dir"
 IN_REQUESTS = "leave it out: set it in each request"
@@ -254,8 +253,14 @@ FLAGS: tuple[Foreign, ...] = (
     _switch("--disable-log-requests", "vLLM", nothing=ON, why="not served: prompts in the log"),
     _switch("--enable-log-requests", "vLLM", nothing=OFF, why="not served: prompts in the log"),
     _switch("--enable-metrics", "SGLang", nothing=ON, why="leave it out: there are always metrics"),
-    _flag("--ssl-keyfile --ssl-certfile", "vLLM, SGLang", why=NO_TLS),
-    _switch("--ssl", "LMDeploy", nothing=OFF, why=NO_TLS),
+    _flag("--ssl-certfile", "vLLM, SGLang", "ssl_certfile"),
+    _flag("--ssl-keyfile", "vLLM, SGLang", "ssl_keyfile"),
+    _flag("--ssl-keyfile-password", "vLLM, SGLang", why="write the key to a file without a passphrase (mode 0600)"),
+    _flag("--ssl-ca-certs", "vLLM, SGLang", why="not served: certificates of clients; give them API keys"),
+    _flag("--ssl-cert-reqs", "vLLM", nothing=("0",), why="not served: certificates of clients; give them API keys"),
+    _switch("--enable-ssl-refresh", "vLLM, SGLang", nothing=ON,
+            why="leave it out: the certificate is read again when it changes"),
+    _switch("--ssl", "LMDeploy", nothing=OFF, why="write --ssl-certfile FILE --ssl-keyfile FILE"),
     # Memory and batch
     _flag("--max-model-len", "vLLM, FastDeploy", "max_context", reads=_length),
     _flag("--context-length", "SGLang", "max_context", reads=_length),
@@ -466,7 +471,8 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--slot-save-path", LLAMA, why="not served: KV pages in files"),
     _switch("--ui --webui", LLAMA, nothing=ON, why="leave it out: there is always a page to try the model, at /"),
     _flag("--path --api-prefix", LLAMA, why="not served: files and paths of your own; put a proxy in front"),
-    _flag("--ssl-key-file --ssl-cert-file", LLAMA, why=NO_TLS),
+    _flag("--ssl-cert-file", LLAMA, "ssl_certfile"),
+    _flag("--ssl-key-file", LLAMA, "ssl_keyfile"),
     _flag("-to --timeout", LLAMA,
           why="write --write-timeout S for slow clients, or --request-timeout S for the duration of a request"),
     _flag("--models-dir --models-preset --models-max", LLAMA, why="write --model FOLDER: a mesh serves one model"),

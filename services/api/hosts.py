@@ -24,8 +24,9 @@ def client_host(bound: str) -> str:
     return WILDCARDS.get(bound, bound)
 
 
-def http_url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def http_url(host: str, port: int, tls: bool = False) -> str:
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def origins_of(listed: str) -> frozenset[str]:

@@ -77,6 +77,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
     _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
     _row("uds", "", "Unix socket of the HTTP server, instead of host and port, for programs on this machine; one streamer", kind="path", roles="streamer"),
+    _row("ssl_certfile", "", "File with the certificate (PEM) of the HTTP server, and its issuers behind it: https at host and port instead of http; read again when it changes; empty: no TLS", kind="path", roles="streamer"),
+    _row("ssl_keyfile", "", "File with the private key (PEM, without a passphrase) of ssl_certfile; empty: in the same file", kind="path", roles="streamer"),
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
     _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that Host headers may have on a server without api_keys and on metrics ports, besides IP addresses, names without a dot and this machine's; pages of these hosts may send requests; *: any", roles="all"),
@@ -493,6 +495,8 @@ def _checked(
         read_shape(values["draft_tree_shape"])
     except ValueError as error:
         problems.append(f"{origins['draft_tree_shape']}: {error}")
+    if values["ssl_keyfile"] and not values["ssl_certfile"]:
+        problems.append(f"{origins['ssl_keyfile']}: a key without a certificate: set ssl_certfile, too")
     if values["uds"] and values["streamers"] > 1:
         problems.append(f"{origins['uds']}: streamers share a port, but no Unix socket: leave streamers at 1")
     if bool(values["prefill_workers"]) != bool(values["decode_workers"]):

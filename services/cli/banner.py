@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.api.hosts import client_host, http_url
 from services.api.messages import ModelCard
+from services.api.own_door import has_tls, own_url
 from services.api.sampling_defaults import API_ONLY, SamplingDefaults
 from services.api.settings import NO_PORT, Settings, served_model_name, store_dir
 from services.cli.launch_plan import Process
@@ -69,7 +70,7 @@ def _lines(name: str, value: str) -> Iterator[str]:
 
 
 def door_url(settings: Settings) -> str:
-    return "http://localhost" if settings.uds else http_url(client_host(settings.host), settings.port)
+    return "http://localhost" if settings.uds else own_url(settings)
 
 
 def curl(settings: Settings, url: str) -> str:
@@ -83,7 +84,8 @@ def curl(settings: Settings, url: str) -> str:
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
     quoted = json.dumps(body).replace("'", "'\\''")
     socket = f" --unix-socket {settings.uds}" if settings.uds else ""
-    return f"curl -N{socket} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
+    trust = f" --cacert {settings.ssl_certfile}" if has_tls(settings) else ""
+    return f"curl -N{socket}{trust} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
 
 
 def _model(settings: Settings, card: ModelCard | None) -> str:

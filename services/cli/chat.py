@@ -11,15 +11,16 @@ import contextlib
 import json
 import os
 import shutil
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import aiohttp
 
-from services.api.hosts import client_host, http_url
+from services.api.own_door import own_context, own_url
 from services.api.settings import Settings
 from services.cli.chat_drafts import SHOWN, DraftView, in_one_line, printable
 
@@ -50,6 +51,8 @@ class Conversation:
     usage: dict[str, Any] = field(default_factory=dict)
     # Of drafts: "": nothing is marked; "accepted": accepted draft tokens; "all": rejected ones, too.
     show: str = ""
+    # Whom an https server is trusted by; None: whom this machine trusts.
+    tls: ssl.SSLContext | None = None
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -76,16 +79,24 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
 
 def server_url(given: str | None, settings: Settings) -> str:
     """The server's URL, without a / at its end."""
-    return (given or http_url(client_host(settings.host), settings.port)).rstrip("/").removesuffix("/v1")
+    return (given or own_url(settings)).rstrip("/").removesuffix("/v1")
+
+
+def server_of(given: str | None, settings: Settings) -> Conversation:
+    """For a command that asks the server: the one of --url, or this machine's."""
+    return Conversation(
+        url=server_url(given, settings),
+        api_key=settings.api_keys.partition(",")[0].strip(),
+        tls=None if given else own_context(settings),
+    )
 
 
 def _conversation(options: argparse.Namespace, settings: Settings) -> Conversation:
     asked = {"temperature": options.temperature, "max_tokens": options.max_tokens, "seed": options.seed}
     drafting = {"speculation": {"method": options.method}} if options.method else {}
-    return Conversation(
-        url=server_url(options.url, settings),
+    return replace(
+        server_of(options.url, settings),
         model=options.name or "",
-        api_key=settings.api_keys.partition(",")[0].strip(),
         options={name: value for name, value in asked.items() if value is not None} | drafting,
         messages=[{"role": "system", "content": options.system}] if options.system else [],
         show=options.show_draft or "",
@@ -251,7 +262,17 @@ async def said(conversation: Conversation) -> AsyncIterator[tuple[str, list[dict
 def session(conversation: Conversation) -> aiohttp.ClientSession:
     # No total limit: an answer may take minutes, and Ctrl-C stops it.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-    return aiohttp.ClientSession(headers=conversation.headers(), timeout=timeout, read_bufsize=1 << 20)
+    return aiohttp.ClientSession(
+        headers=conversation.headers(),
+        timeout=timeout,
+        read_bufsize=1 << 20,
+        connector=aiohttp.TCPConnector(ssl=conversation.tls or True),
+    )
+
+
+def untrusted(url: str, error: aiohttp.ClientSSLError) -> str:
+    reason = getattr(error.__cause__, "verify_message", "") or type(error).__name__
+    return f"TLS with {url} failed ({reason}); SSL_CERT_FILE=FILE names a certificate or its issuer that you trust"
 
 
 class reached:
@@ -266,6 +287,8 @@ class reached:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, aiohttp.InvalidURL):
             raise ChatError(f"{self._url} is not a URL") from None
+        if isinstance(error, aiohttp.ClientSSLError):
+            raise ChatError(untrusted(self._url, error)) from None
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise ChatError(f"nothing answers at {self._url}; start a server with `specmesh up`") from None
         if isinstance(error, aiohttp.ClientError):

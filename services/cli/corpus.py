@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -21,9 +22,10 @@ from urllib.parse import quote
 
 import aiohttp
 
-from services.api.hosts import client_host, http_url
+from services.api.own_door import own_context
 from services.api.settings import Settings
 from services.api.texts import pieces
+from services.cli.chat import server_url, untrusted
 from services.cli.chat_drafts import in_one_line, printable
 from services.cli.progress_bar import ProgressBar
 
@@ -151,6 +153,7 @@ class CorpusApi:
     url: str
     api_key: str = ""
     namespace: str = ""
+    tls: ssl.SSLContext | None = None
 
     async def add_part(self, http: aiohttp.ClientSession, name: str, texts: list[str], part: int, last: bool) -> Any:
         body = {"name": name, "texts": texts, "part": part, "last": last}
@@ -180,7 +183,9 @@ class CorpusApi:
     def session(self) -> aiohttp.ClientSession:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        return aiohttp.ClientSession(headers=headers, timeout=timeout)
+        return aiohttp.ClientSession(
+            headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(ssl=self.tls or True)
+        )
 
     def _place(self) -> dict[str, str]:
         return {"namespace": self.namespace} if self.namespace else {}
@@ -200,6 +205,8 @@ class _reached:
     ) -> None:
         if isinstance(error, aiohttp.InvalidURL):
             raise CorpusError(f"{self._url} is not a URL") from None
+        if isinstance(error, aiohttp.ClientSSLError):
+            raise CorpusError(untrusted(self._url, error)) from None
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             raise CorpusError(f"nothing answers at {self._url}; start a server with `specmesh up`") from None
         if isinstance(error, aiohttp.ClientError):
@@ -310,7 +317,8 @@ ACTIONS: dict[str, Callable[[CorpusApi, list[str], bool], int]] = {"add": add, "
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
     server = CorpusApi(
-        url=(options.url or http_url(client_host(settings.host), settings.port)).rstrip("/").removesuffix("/v1"),
+        url=server_url(options.url, settings),
+        tls=None if options.url else own_context(settings),
         api_key=options.api_key or settings.api_keys.partition(",")[0].strip(),
         namespace=options.namespace or "",
     )

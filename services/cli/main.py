@@ -25,7 +25,7 @@ from services.cli.flags import (
 
 Command = Callable[[argparse.Namespace], int]
 # Settings that commands which talk to a server read.
-SERVER = ("host", "port", "api_keys", "api_keys_file")
+SERVER = ("host", "port", "ssl_certfile", "api_keys", "api_keys_file")
 # Settings of where a mesh listens: one that a command starts for itself has a socket of its own.
 OF_A_DOOR = frozenset({"host", "port", "uds", "metrics_port", "run_dir"})
 EXAMPLES = """examples:

@@ -19,6 +19,7 @@ from typing import Any
 from mesh.directory import DIRECTORY
 from mesh.security import make_keys
 from models.errors import ModelError
+from services.api.own_door import own_context, own_url
 from services.api.settings import ROLES, Settings, cache_dir, keys_of, run_dir, to_environment
 from services.cli.banner import curl, door_url
 from services.cli.launch_plan import PortsTaken, check_ports, with_free_port
@@ -131,7 +132,9 @@ class _Up:
 
     def _door_is_open(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{door_url(self._settings)}/health/ready", timeout=2.0) as answer:
+            with urllib.request.urlopen(
+                f"{own_url(self._settings)}/health/ready", timeout=2.0, context=own_context(self._settings)
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

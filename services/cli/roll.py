@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings, run_dir
-from services.cli.chat import ChatError, Conversation, server_url
+from services.cli.chat import ChatError, server_of
 from services.cli.top import look
 from services.cli.top_view import Body
 from services.cli.up import ROLL
@@ -34,8 +34,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         from services.cli.ray_commands import roll as roll_on_ray
 
         return roll_on_ray(settings)
-    api_key = settings.api_keys.partition(",")[0].strip()
-    server = Conversation(url=server_url(options.url, settings), api_key=api_key)
+    server = server_of(options.url, settings)
     patience = settings.drain_timeout + START_TIMEOUT
     try:
         supervisor = supervisor_of(run_dir(settings))

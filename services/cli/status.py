@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from services.api.settings import Settings, run_dir
-from services.cli.chat import ChatError, Conversation, answer_of, colours, server_url
+from services.cli.chat import ChatError, Conversation, answer_of, colours, server_of
 from services.cli.top import look
 from services.cli.top_view import FAINT, GREEN, RED, YELLOW, Body, Column, TableCell, TableLine, age, number, table
 from services.cli.top_view import in_order as by_role
@@ -27,8 +27,7 @@ LONGEST_LINE = 4096
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
-    api_key = settings.api_keys.partition(",")[0].strip()
-    server = Conversation(url=server_url(options.url, settings), api_key=api_key)
+    server = server_of(options.url, settings)
     found = asyncio.run(ask(server))
     # --url may name another mesh than the one of this machine.
     if is_on_ray(settings) and (settings.ray_address or not options.url):

@@ -21,7 +21,7 @@ from typing import Any
 
 from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings
-from services.cli.chat import ChatError, Conversation, answer_of, colours, raise_for_error, server_url
+from services.cli.chat import ChatError, Conversation, answer_of, colours, raise_for_error, server_of
 from services.cli.top_view import Body, screen
 from services.cli.top_window import Window
 
@@ -35,8 +35,7 @@ QUIT = b"qQ"
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
-    api_key = settings.api_keys.partition(",")[0].strip()
-    server = Conversation(url=server_url(options.url, settings), api_key=api_key)
+    server = server_of(options.url, settings)
     if options.once or not sys.stdout.isatty():
         return asyncio.run(_once(server))
     with _other_screen():

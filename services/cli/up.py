@@ -29,9 +29,11 @@ from mesh.node import Node
 from mesh.supervisor import Policy
 from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
+from services.api.certificates import server_context
 from services.api.hosts import client_host
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
+from services.api.own_door import has_tls, own_context
 from services.api.page_transport import require_nixl
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
@@ -73,6 +75,9 @@ def main(settings: Settings, parent: int | None = None) -> int:
     folder = run_dir(settings)
     try:
         require_nixl(settings.page_transport)
+        if has_tls(settings):
+            # Otherwise every streamer would fail and be restarted.
+            server_context(settings.ssl_certfile, settings.ssl_keyfile)
         make_run_dir(folder)
         with _locked(folder), keys_file(settings):
             _remove_stale_sockets(folder)
@@ -323,7 +328,9 @@ class Up:
                 if settings.uds:
                     reader, writer = await asyncio.open_unix_connection(settings.uds)
                 else:
-                    reader, writer = await asyncio.open_connection(client_host(settings.host), settings.port)
+                    reader, writer = await asyncio.open_connection(
+                        client_host(settings.host), settings.port, ssl=own_context(settings)
+                    )
                 try:
                     writer.write(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     return b" 200 " in await reader.readline()
@@ -345,7 +352,10 @@ class Up:
 
 
 def door_of(settings: Settings) -> str:
-    return f"unix:{settings.uds}" if settings.uds else door_url(settings)
+    """The address; with TLS another line with the file of the certificate, which is seldom for this machine's own
+    address."""
+    certificate = f"\n{Path(settings.ssl_certfile).absolute()}" if has_tls(settings) else ""
+    return f"unix:{settings.uds}" if settings.uds else door_url(settings) + certificate
 
 
 def waiting_for(missing: set[str], seconds: float) -> str:

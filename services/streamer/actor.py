@@ -20,6 +20,7 @@ from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.chat_templates import read_template
 from services.api.hosts import AllowedHosts
+from services.api.own_door import has_tls
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, keys_of, served_model_name
 from services.runtime.descriptors import make_room_for
@@ -32,6 +33,7 @@ from services.streamer.choice.retries import FLOOR, RetryBudget
 from services.streamer.door.access import Access
 from services.streamer.door.bodies import Bodies
 from services.streamer.door.connections import Connections
+from services.streamer.door.handshake import Certificate, TlsSite
 from services.streamer.door.health import NEEDED, WISHED, MeshReadiness, readiness
 from services.streamer.door.http import HttpApi
 from services.streamer.door.metrics import StreamerMetrics
@@ -82,6 +84,8 @@ class StreamerActor(Actor):
             write_timeout=context.settings.write_timeout,
         )
         self._instance = context.instance
+        settings = context.settings
+        self._certificate = Certificate(settings.ssl_certfile, settings.ssl_keyfile) if has_tls(settings) else None
         self._admission = Admission(
             context.settings.max_waiting,
             context.settings.request_timeout,
@@ -93,7 +97,7 @@ class StreamerActor(Actor):
         self._map: MeshMap | None = None
         self._all_metrics: AllMetrics | None = None
         self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | web.UnixSite | None = None
+        self._site: web.TCPSite | web.UnixSite | TlsSite | None = None
         self._listens = False
         self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
         self._metrics.watch_audit(self._audit)
@@ -123,10 +127,11 @@ class StreamerActor(Actor):
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
         self._runner = runner
-        self._site = self._site_of(runner)
+        self._site = self._site_of(runner, server)
         await self._site.start()
         self._listens = True
-        self.port = 0 if self._settings.uds else runner.addresses[0][1]
+        if not self._settings.uds:
+            self.port = self._site.port if isinstance(self._site, TlsSite) else runner.addresses[0][1]
         self._metrics.running.set_function(lambda: self._admission.running)
         self._metrics.connections.set_function(lambda: len(self.connections.open))
         self.connections.start()
@@ -136,12 +141,15 @@ class StreamerActor(Actor):
         self._probing = asyncio.create_task(self._probe.run(), name="streamer-probe")
         self._watching = asyncio.create_task(throughput.watch(self._map), name="streamer-throughput")
 
-    def _site_of(self, runner: web.ServerRunner) -> web.TCPSite | web.UnixSite:
+    def _site_of(self, runner: web.ServerRunner, server: web.Server) -> web.TCPSite | web.UnixSite | TlsSite:
         settings = self._settings
         if settings.uds:
             return web.UnixSite(runner, settings.uds, backlog=1024)
         # Streamers share the port: the kernel gives each of them a part of the new connections.
         several = settings.streamers > 1
+        if self._certificate is not None:
+            place = {"host": settings.host, "port": settings.port, "reuse_port": several}
+            return TlsSite(self.connections, self._certificate, server, **place)
         return web.TCPSite(runner, settings.host, settings.port, backlog=1024, reuse_port=several or None)
 
     async def on_stop(self) -> None:
@@ -154,6 +162,8 @@ class StreamerActor(Actor):
         for task in (self._learning, self._probing, self._watching):
             if task is not None:
                 task.cancel()
+        if isinstance(self._site, TlsSite):
+            await self._site.stop()
         if self._runner is not None:
             await self._runner.cleanup()
         await self.connections.stop()

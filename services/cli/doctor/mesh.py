@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import socket
+import ssl
 import stat
 import time
 import urllib.error
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.api.hosts import client_host, http_url
+from services.api.own_door import own_context
 from services.api.settings import ROLES, Settings, endpoint, instance_name, mesh_metrics_port, run_dir, sockets_in
 from services.cli.doctor.finding import Finding, bad, ok, warn
 
@@ -42,7 +44,7 @@ def ports(settings: Settings) -> list[Finding]:
     for flag, host, port in dict.fromkeys(doors):
         problem = bind_problem(host, port)
         if problem == "taken":
-            findings.append(_holder(flag, host, port))
+            findings.append(_holder(flag, host, port, own_context(settings) if flag == "--port" else None))
         elif problem:
             what = f"{host}:{port} cannot be listened on: {problem}"
             address = flag.replace("port", "host")
@@ -52,10 +54,10 @@ def ports(settings: Settings) -> list[Finding]:
     return findings + ([ok("ports", f"{free} ports are free")] if free else [])
 
 
-def _holder(flag: str, host: str, port: int) -> Finding:
+def _holder(flag: str, host: str, port: int, tls: ssl.SSLContext | None) -> Finding:
     """What listens on the port: a process of ours, another program, or a stuck process."""
     fix = f"stop what listens there (ss -ltnp 'sport = :{port}'), or start with {flag} {_free_port(host)}"
-    answer = _readiness(host, port)
+    answer = _readiness(host, port, tls)
     if isinstance(answer, dict):
         return ok("ports", f"{host}:{port} is served by specmesh")
     if answer == SILENT:
@@ -83,13 +85,15 @@ def _free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _readiness(host: str, port: int) -> dict[str, Any] | str:
+def _readiness(host: str, port: int, tls: ssl.SSLContext | None = None) -> dict[str, Any] | str:
     """What /health/ready says, or why nothing was said."""
-    url = f"{http_url(client_host(host), port)}/health/ready"
+    url = f"{http_url(client_host(host), port, tls is not None)}/health/ready"
     try:
         try:
             # No proxy: the doctor asks this machine.
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
+            )
             with opener.open(url, timeout=ASK_TIMEOUT) as answer:
                 body = answer.read(1 << 16)
         except urllib.error.HTTPError as refusal:

@@ -44,6 +44,7 @@ class Connections:
         self.body_timeout = body_timeout
         self.write_timeout = write_timeout
         self.open: set[Connection] = set()
+        self.handshakes: set[asyncio.Task[None]] = set()  # with TLS: of connections that are not open yet
         self.refused = 0
         self.cut = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -58,6 +59,8 @@ class Connections:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
+        for each in self.handshakes:
+            each.cancel()
 
     def has_room(self) -> bool:
         """Whether one more fits, if need be in the place of the one that has been idle longest."""
@@ -74,6 +77,9 @@ class Connections:
     def has_room_to_refuse(self) -> bool:
         """Every refused connection takes a descriptor until its client has read the answer."""
         return len(self.open) <= self._limit + MAX_REFUSED
+
+    def has_room_for_handshake(self) -> bool:
+        return len(self.open) + len(self.handshakes) < self._limit + MAX_REFUSED
 
     def sweep(self, now: float) -> None:
         for each in list(self.open):
@@ -255,7 +261,9 @@ class Connection(RequestHandler):
             self.close()
             # Closing while the client still sends would reset the connection, and the answer would be lost:
             # what comes is thrown away until the client closes or the time is over.
-            self.transport.write_eof()
+            # TLS has no half of a connection to close: it is cut when the time is over.
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
 
 
 # Headers added to the answer of a request, also to an error's.

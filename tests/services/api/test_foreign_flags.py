@@ -28,7 +28,7 @@ WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info",
            "K": "1", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip
 # What some settings need beside them.
 MANY = ("--tp=64", "--master-addr=a", "--keys-dir=keys")
-WITH = {"nnodes": MANY, "node_rank": (*MANY, "--nnodes=64")}
+WITH = {"nnodes": MANY, "node_rank": (*MANY, "--nnodes=64"), "ssl_keyfile": ("--ssl-certfile=c",)}
 
 # Made once: it takes longer than what is parsed by it.
 one_parser = functools.cache(parser)
