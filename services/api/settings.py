@@ -79,8 +79,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("uds", "", "Unix socket of the HTTP server, instead of host and port, for programs on this machine; one streamer", kind="path", roles="streamer"),
     _row("ssl_certfile", "", "File with the certificate (PEM) of the HTTP server, and its issuers behind it: https at host and port instead of http; read again when it changes; empty: no TLS", kind="path", roles="streamer"),
     _row("ssl_keyfile", "", "File with the private key (PEM, without a passphrase) of ssl_certfile; empty: in the same file", kind="path", roles="streamer"),
-    _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
-    _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
+    _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens or in x-api-key; empty: no key is needed", roles="streamer"),
+    _row("api_keys_file", "", "Files of further API keys, comma-separated; in a file one key a line, or comma-separated; read again when they change; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that Host headers may have on a server without api_keys and on metrics ports, besides IP addresses, names without a dot and this machine's; pages of these hosts may send requests; *: any", roles="all"),
     _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
     _row("api_metrics", "local", "Who may read /metrics of all processes on the API port; local: programs on this machine, with the API key if there is one, nobody if there are several; callers: everyone who may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
@@ -213,17 +213,26 @@ class SettingsError(ValueError):
 class Settings:
     """One attribute per row, frozen. Rows of kind json are dicts, paths are str with ~ expanded."""
 
-    __slots__ = ("_origins", "_values", "notes")
+    __slots__ = ("_origins", "_values", "notes", "own_keys")
 
     _values: dict[str, Any]
     _origins: dict[str, str]
     # What was given and has no effect, for the user to read.
     notes: tuple[str, ...]
+    # Of api_keys, those that no file has given; files may give others later.
+    own_keys: tuple[str, ...]
 
-    def __init__(self, values: Mapping[str, Any], origins: Mapping[str, str], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        origins: Mapping[str, str],
+        notes: Iterable[str] = (),
+        own_keys: Iterable[str] = (),
+    ) -> None:
         object.__setattr__(self, "_values", dict(values))
         object.__setattr__(self, "_origins", dict(origins))
         object.__setattr__(self, "notes", tuple(notes))
+        object.__setattr__(self, "own_keys", tuple(own_keys))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -249,8 +258,8 @@ class Settings:
         told = {name: self.shown(name) for name in self._values if self.origin(name) != "default"}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
-    def __reduce__(self) -> tuple[type[Settings], tuple[dict[str, Any], dict[str, str]]]:
-        return Settings, (self._values, self._origins)
+    def __reduce__(self) -> tuple[type[Settings], tuple[Any, ...]]:
+        return Settings, (self._values, self._origins, (), self.own_keys)
 
     def origin(self, name: str) -> str:
         """Where the value came from: default, a file, an environment name, a flag."""
@@ -267,7 +276,8 @@ class Settings:
         given, problems = _read_layer(overrides, lambda name: f"override {name}", [])
         for name, (value, origin) in given.items():
             values[name], origins[name] = value, origin
-        return _checked(values, origins, problems)
+        own_keys = keys_of(values["api_keys"]) if "api_keys" in given else self.own_keys
+        return _checked(values, origins, problems, own_keys=own_keys)
 
     @classmethod
     def for_tests(cls, **overrides: Any) -> Settings:
@@ -306,9 +316,10 @@ def load_settings(
         problems += wrong
         for name, (value, origin) in given.items():
             values[name], origins[name] = value, origin
-    if values["api_keys_file"]:
-        problems += _add_keys_of_file(values, origins)
-    return _checked(values, origins, problems, notes)
+    own_keys = keys_of(values["api_keys"])
+    for path in key_files(values["api_keys_file"]):
+        problems += _add_keys_of_file(path, values, origins)
+    return _checked(values, origins, problems, notes, own_keys)
 
 
 def settings_file(env: Mapping[str, str]) -> Path | None:
@@ -445,21 +456,34 @@ def _add(given: dict[str, tuple[Any, str]], row: str, value: Any, origin: str) -
     return []
 
 
-def _add_keys_of_file(values: dict[str, Any], origins: dict[str, str]) -> list[str]:
-    """The file's keys become part of api_keys. A file without keys would open the server to everyone."""
-    path, origin = values["api_keys_file"], origins["api_keys_file"]
+def _add_keys_of_file(path: str, values: dict[str, Any], origins: dict[str, str]) -> list[str]:
+    """The file's keys become part of api_keys."""
     try:
-        keys = keys_of(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        return [f"{origin}: {path} cannot be read ({error.strerror})"]
-    except ValueError:
-        return [f"{origin}: {path} is not text"]
-    if not keys:
-        return [f"{origin}: {path} has no key"]
+        keys = keys_in(path)
+    except ValueError as error:
+        return [f"{origins['api_keys_file']}: {error}"]
     sources = [f"file {path}"] if not values["api_keys"] else [origins["api_keys"], f"file {path}"]
     values["api_keys"] = ",".join(dict.fromkeys([*keys_of(values["api_keys"]), *keys]))
     origins["api_keys"] = ", ".join(sources)
     return []
+
+
+def key_files(named: str) -> list[str]:
+    """The files of the setting api_keys_file."""
+    return [str(Path(path).expanduser()) for each in named.split(",") if (path := each.strip())]
+
+
+def keys_in(path: str) -> list[str]:
+    """Raises ValueError where there are none: such a file would open the server to everyone."""
+    try:
+        keys = keys_of(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise ValueError(f"{path} is not text") from None
+    if not keys:
+        raise ValueError(f"{path} has no key")
+    return keys
 
 
 def keys_of(text: str) -> list[str]:
@@ -468,7 +492,11 @@ def keys_of(text: str) -> list[str]:
 
 
 def _checked(
-    values: dict[str, Any], origins: dict[str, str], problems: list[str], notes: Iterable[str] = ()
+    values: dict[str, Any],
+    origins: dict[str, str],
+    problems: list[str],
+    notes: Iterable[str] = (),
+    own_keys: Iterable[str] = (),
 ) -> Settings:
     """What no row can say alone."""
     shortest, longest = values["min_ngram_size"], values["max_ngram_size"]
@@ -517,7 +545,7 @@ def _checked(
         )
     if problems:
         raise SettingsError(problems)
-    return Settings(values, origins, notes)
+    return Settings(values, origins, notes, own_keys)
 
 
 def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

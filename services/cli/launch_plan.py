@@ -15,7 +15,7 @@ from pathlib import Path
 
 from services.api.nodes import meeting_address
 from services.api.phases import DECODE, PREFILL
-from services.api.settings import NO_PORT, PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
+from services.api.settings import NO_PORT, PREFIX, Settings, key_files, mesh_metrics_port, run_dir
 from services.runtime.children import Child
 from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.environment import environment_of
@@ -82,9 +82,8 @@ def _process(
     workers: int,
 ) -> Process:
     port = mesh_metrics_port(settings, role, number)
-    keys = str(_keys_path(settings)) if role == "streamer" and keys_of(settings.api_keys) else ""
     own = settings.replaced(
-        api_keys_file=keys,
+        api_keys_file=",".join(_key_files(settings)) if role == "streamer" else "",
         instance=instance,
         metrics_port=port,
         directory=directory_endpoint,
@@ -106,18 +105,24 @@ def _process(
 
 @contextmanager
 def keys_file(settings: Settings) -> Iterator[Path]:
-    """The API keys for the streamer, in a file that is ours alone while the mesh runs. No other role needs them, and an
-    environment would show them to everything that runs as this user and to whatever reports it."""
+    """The API keys of the settings for the streamers, in a file that is ours alone while the mesh runs. No other role
+    needs them, and an environment would show them to everything that runs as this user and to whatever reports it.
+    Files of keys are read by the streamers, which read them again when they change."""
     path = _keys_path(settings)
     # A mesh that was killed has left its own.
     path.unlink(missing_ok=True)
     try:
-        if keys := keys_of(settings.api_keys):
+        if settings.own_keys:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write("\n".join([*keys, ""]))
+                file.write("\n".join([*settings.own_keys, ""]))
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _key_files(settings: Settings) -> list[str]:
+    own = [str(_keys_path(settings))] if settings.own_keys else []
+    return own + [str(Path(each).absolute()) for each in key_files(settings.api_keys_file)]
 
 
 def _keys_path(settings: Settings) -> Path:

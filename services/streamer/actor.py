@@ -22,7 +22,7 @@ from services.api.chat_templates import read_template
 from services.api.hosts import AllowedHosts
 from services.api.own_door import has_tls
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
-from services.api.settings import cache_dir, keys_of, served_model_name
+from services.api.settings import cache_dir, key_files, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.introspection import Figures
 from services.streamer.agents.families import formats_of
@@ -31,6 +31,7 @@ from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.retries import FLOOR, RetryBudget
 from services.streamer.door.access import Access
+from services.streamer.door.api_keys import ApiKeys
 from services.streamer.door.bodies import Bodies
 from services.streamer.door.connections import Connections
 from services.streamer.door.handshake import Certificate, TlsSite
@@ -85,12 +86,13 @@ class StreamerActor(Actor):
         )
         self._instance = context.instance
         settings = context.settings
+        self._keys = ApiKeys(settings.own_keys, key_files(settings.api_keys_file))
         self._certificate = Certificate(settings.ssl_certfile, settings.ssl_keyfile) if has_tls(settings) else None
         self._admission = Admission(
             context.settings.max_waiting,
             context.settings.request_timeout,
             self._held_elsewhere,
-            len(keys_of(context.settings.api_keys)),
+            lambda: len(self._keys),
         )
         self._peers: Peers | None = None
         self._probe: Probe | None = None
@@ -235,7 +237,7 @@ class StreamerActor(Actor):
             stale_after=settings.stale_after,
             clock=self.node.clock,
             demo=settings.demo,
-            discreet=len([key for key in settings.api_keys.split(",") if key.strip()]) > 1,
+            discreet=lambda: len(self._keys) > 1,
         )
 
     def _http_api(
@@ -262,7 +264,7 @@ class StreamerActor(Actor):
             limits=limits,
             bodies=bodies,
             access=Access(
-                api_keys=settings.api_keys,
+                api_keys=self._keys,
                 hosts=AllowedHosts(settings.allowed_hosts, settings.host),
                 cors_origins=settings.cors_origins,
                 api_metrics=settings.api_metrics,
@@ -281,7 +283,7 @@ class StreamerActor(Actor):
             pace=settings.pace_ms / 1000,
             kept_responses=Bounds(
                 settings.kept_responses,
-                settings.kept_responses_mb * 2**20 // max(1, len(keys_of(settings.api_keys))),
+                settings.kept_responses_mb * 2**20,
                 settings.kept_responses_seconds,
             ),
         )

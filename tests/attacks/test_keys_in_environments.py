@@ -15,9 +15,14 @@ KEYS = ("first-secret", "second-secret")
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    folder = tmp_path_factory.mktemp("mesh")
-    (folder / "keys").write_text(f"{KEYS[0]}\n")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mesh") / "keys"
+
+
+@pytest.fixture(scope="module")
+def mesh(keys: Path) -> Iterator[RunningMesh]:
+    folder = keys.parent
+    keys.write_text(f"{KEYS[0]}\n")
     (folder / "config.toml").write_text(f'api_keys = "{KEYS[1]}"\napi_keys_file = "{folder}/keys"\n')
     with running_mesh(folder, config=str(folder / "config.toml"), engine="mock", mock_profile="{}") as running:
         yield running
@@ -31,6 +36,13 @@ def test_no_role_shows_a_key(mesh: RunningMesh) -> None:
 
 def test_keys_of_the_setting_and_of_the_file_open_the_api_and_nothing_else_does(mesh: RunningMesh) -> None:
     assert [status(mesh, key) for key in ("", "another", *KEYS)] == [401, 401, 200, 200]
+
+
+def test_a_key_that_left_the_file_is_refused_at_once_and_a_new_one_is_known(mesh: RunningMesh, keys: Path) -> None:
+    (keys.parent / "next").write_text("third-secret\n")
+    (keys.parent / "next").replace(keys)
+    assert [status(mesh, key) for key in (KEYS[0], "third-secret", KEYS[1], "")] == [401, 200, 200, 401]
+    assert "third-secret" not in mesh.text()
 
 
 def status(mesh: RunningMesh, key: str) -> int:

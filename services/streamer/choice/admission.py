@@ -78,7 +78,7 @@ class Admission:
         max_waiting: int,
         request_timeout: float,
         elsewhere: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        callers: int = 1,
+        callers: Callable[[], int] = lambda: 1,
     ) -> None:
         self._max_waiting = max_waiting
         self._elsewhere = elsewhere
@@ -112,7 +112,7 @@ class Admission:
         if total + weight > self._max_waiting:
             raise too_many("The server has as many requests as it can hold; try again")
         active = len(self._held) + (caller not in self._held)
-        if self._callers > 1 and above_share(self._held[caller] + weight, total + weight, active, self._max_waiting):
+        if self._callers() > 1 and above_share(self._held[caller] + weight, total + weight, active, self._max_waiting):
             raise too_many("The server is nearly full, and this key has its share of it; try again")
         return AdmissionTicket(self, weight, asyncio.get_running_loop().time() + self._request_timeout, caller)
 

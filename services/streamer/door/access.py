@@ -8,8 +8,6 @@ Knows no routes.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import re
 import socket
@@ -17,8 +15,10 @@ import socket
 from aiohttp import web
 
 from services.api.hosts import EVERY, AllowedHosts, origins_of, refusal
+from services.streamer.door.api_keys import ApiKeys
 from services.streamer.openai.errors import ApiError
 
+KEY = web.RequestKey("KEY", bytes)
 METHODS = "GET, POST, DELETE"
 # Of clients in a browser; OpenAI's adds some of its own, which a preflight names.
 PREFLIGHT_LASTS = "600"  # s
@@ -33,17 +33,20 @@ class Access:
     """The checks of one server. `api_metrics`: the setting."""
 
     def __init__(
-        self, *, api_keys: str, hosts: AllowedHosts, cors_origins: str = "", api_metrics: str = "local"
+        self, *, api_keys: ApiKeys, hosts: AllowedHosts, cors_origins: str = "", api_metrics: str = "local"
     ) -> None:
-        keys = [each.strip() for each in api_keys.split(",")]
-        self._key_hashes = [_hash(each.encode()) for each in keys if each]
+        self._keys = api_keys
         self._hosts = hosts
         self._origins = origins_of(cors_origins)
         self._api_metrics = api_metrics
 
+    def count(self) -> int:
+        """Of keys, now."""
+        return len(self._keys)
+
     def check_site(self, http: web.BaseRequest) -> None:
         """Without keys a request is told from one of another site's page by what the browser says of the page."""
-        if self._key_hashes:
+        if self._keys:
             return
         host, origin = http.headers.get("Host", ""), http.headers.get("Origin")
         if not self._hosts.serves(host):
@@ -55,18 +58,19 @@ class Access:
             raise ApiError(403, message, code="origin_not_allowed")
 
     def check_key(self, http: web.BaseRequest) -> None:
-        if not self._key_hashes:
+        if not self._keys:
             return
-        if self._known_key(http) is None:
+        if (known := next((key for key in _sent_keys(http) if self._keys.know(key)), None)) is None:
             raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
+        http[KEY] = known
 
     def check_metrics(self, http: web.BaseRequest) -> None:
         """After check_key. With `local` nobody reads what the health ports, bound to this machine, didn't tell him."""
         if self._api_metrics == "callers":
             return
-        if self._api_metrics == "local" and len(self._key_hashes) < 2 and _is_local(http):
+        if self._api_metrics == "local" and len(self._keys) < 2 and _is_local(http):
             return
-        several = "with several API keys " if self._api_metrics == "local" and len(self._key_hashes) > 1 else ""
+        several = "with several API keys " if self._api_metrics == "local" and len(self._keys) > 1 else ""
         message = (
             f"{several}metrics are not served to this client here: read the health ports (metrics_host, metrics_port),"
             " or set api_metrics to callers"
@@ -74,18 +78,10 @@ class Access:
         raise ApiError(403, message[0].upper() + message[1:], code="metrics_not_allowed")
 
     def key(self, http: web.BaseRequest) -> bytes:
-        """A key sent to a server without keys makes no separate caller."""
-        return (self._known_key(http) or b"") if self._key_hashes else b""
-
-    def _known_key(self, http: web.BaseRequest) -> bytes | None:
-        """The one that is known of those that were sent."""
-        return next((key for key in _sent_keys(http) if self._knows(key)), None)
-
-    def _knows(self, key: bytes) -> bool:
-        given = _hash(key)
-        # Every key is compared, so the time taken says nothing about which one came close.
-        matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
-        return any(matches)
+        """After check_key: the key that was known then, also if it has been removed since. A key sent to a server
+        without keys makes no separate caller."""
+        known: bytes = http.get(KEY, b"")
+        return known
 
     # CORS -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +90,7 @@ class Access:
         no key yet, and learns nothing but whether its page's origin is listed."""
         if not self._origins or http.method != "OPTIONS" or "Access-Control-Request-Method" not in http.headers:
             return None
-        if not self._key_hashes and not self._hosts.serves(host := http.headers.get("Host", "")):
+        if not self._keys and not self._hosts.serves(host := http.headers.get("Host", "")):
             raise ApiError(421, refusal(host), code="host_not_allowed")
         origin = http.headers.get("Origin", "")
         if not self._may_read(origin):
@@ -148,7 +144,3 @@ def _sent_keys(http: web.BaseRequest) -> list[bytes]:
     if API_KEY in http.headers:
         keys.append(http.headers[API_KEY])
     return [each.strip().encode(errors="surrogateescape") for each in keys]
-
-
-def _hash(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

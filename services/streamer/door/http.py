@@ -134,7 +134,7 @@ class HttpApi:
         self.turns = Turns()
         self.created = int(time.time())
         self._namespaces = NamespaceIds(shared_namespaces)
-        self._responses = KeptResponses(kept_responses or Bounds(), time.monotonic)
+        self._responses = KeptResponses(kept_responses or Bounds(), time.monotonic, access.count)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Called by aiohttp for every request; answers all of them."""

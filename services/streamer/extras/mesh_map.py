@@ -82,7 +82,7 @@ class MeshMap:
         stale_after: float,
         clock: Clock,
         demo: bool = False,
-        discreet: bool = False,
+        discreet: Callable[[], bool] = lambda: False,
     ) -> None:
         self.demo = demo
         self._directory = directory
@@ -90,7 +90,7 @@ class MeshMap:
         self._instance = instance
         self._stale_after = stale_after
         self._clock = clock
-        self._discreet = discreet and not demo
+        self._several = discreet
         self._known: dict[tuple[str, str], _Known] = {}
         self._view: dict[str, Any] = {}
         self._seen_at = -FRESH
@@ -219,10 +219,13 @@ class MeshMap:
             "links": self._links(known),
         }
 
+    def _is_discreet(self) -> bool:
+        return not self.demo and self._several()
+
     def _member(self, known: _Known, now: float) -> dict[str, Any]:
         member, seen = known.member, known.seen or Seen()
         figures = figures_of(seen)
-        if self._discreet:
+        if self._is_discreet():
             figures = {name: value for name, value in figures.items() if name in HARMLESS}
         return {
             "role": member.role,
@@ -238,7 +241,7 @@ class MeshMap:
             "serves": member.serves,
             "queue": int(seen.figures.get("waiting", 0)),
             "figures": figures,
-            "sources": [] if self._discreet else sources_of(seen),
+            "sources": [] if self._is_discreet() else sources_of(seen),
         }
 
     def _links(self, known: list[_Known]) -> list[dict[str, Any]]:

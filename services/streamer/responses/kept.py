@@ -63,6 +63,7 @@ class OwnResponses:
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds = bounds
         self._now = now
+        self.most_bytes = bounds.most_bytes
         self._kept: OrderedDict[str, tuple[KeptResponse, int, float]] = OrderedDict()
         self.bytes = 0
 
@@ -76,11 +77,18 @@ class OwnResponses:
     def keep(self, response_id: str, response: KeptResponse) -> None:
         """One that is larger than all that may be kept is not."""
         size = response.size
-        if not self.keeps or size > self._bounds.most_bytes:
+        if not self.keeps or size > self.most_bytes:
             return
         self._kept[response_id] = response, size, self._now() + self._bounds.seconds
         self.bytes += size
-        while len(self._kept) > self._bounds.most or self.bytes > self._bounds.most_bytes:
+        self._make_room()
+
+    def shrink(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._kept) > self._bounds.most or self.bytes > self.most_bytes:
             self._drop(next(iter(self._kept)))
 
     def find(self, response_id: str) -> KeptResponse | None:
@@ -109,20 +117,24 @@ class OwnResponses:
 
 
 class KeptResponses:
-    """Of all owners. One in a process."""
+    """Of all owners. One in a process. `owners`: how many there may be; their bytes are `bounds`' together."""
 
-    def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
+    def __init__(self, bounds: Bounds, now: Callable[[], float], owners: Callable[[], int] = lambda: 1) -> None:
         self._bounds = bounds
         self._now = now
+        self._count = owners
         self._owners: dict[str, OwnResponses] = {}
 
     def of(self, owner: str) -> OwnResponses:
         """`owner`: one of the few that have an API key; "": all, where there are no keys."""
+        own = self._owners.setdefault(owner, OwnResponses(self._bounds, self._now))
         for each in self._owners.values():
             each.expire()
-        if owner not in self._owners:
-            self._owners[owner] = OwnResponses(self._bounds, self._now)
-        return self._owners[owner]
+        # Keys come and go; what one that was removed has kept counts until it expires.
+        keeping = sum(1 for each in self._owners.values() if each or each is own)
+        for each in self._owners.values():
+            each.shrink(self._bounds.most_bytes // max(1, self._count(), keeping))
+        return own
 
 
 def no_such_response(response_id: str) -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -297,6 +298,16 @@ def test_a_file_adds_its_keys(tmp_path: Path) -> None:
     # Another reading of the file could give other keys, or none.
     (tmp_path / "keys").unlink()
     assert settings.replaced(port=1).api_keys == "one,two,three"
+    assert settings.replaced(port=1).own_keys == copy.deepcopy(settings).own_keys == ("one",)
+
+
+def test_several_files_add_their_keys_and_each_must_have_some(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "b").write_text("two\n")
+    assert Settings.for_tests(api_keys_file=f"{tmp_path}/a, {tmp_path}/b").api_keys == "one,two"
+    (tmp_path / "b").write_text("\n")
+    with pytest.raises(SettingsError, match="b has no key"):
+        Settings.for_tests(api_keys_file=f"{tmp_path}/a,{tmp_path}/b")
 
 
 @pytest.mark.parametrize("text", [None, "", " ,\n", b"\xff\xfe"])

@@ -128,6 +128,19 @@ def test_keys_travel_to_the_streamer_in_a_file_and_in_no_environment(tmp_path: P
     assert not file.exists()
 
 
+def test_a_file_of_keys_is_read_by_the_streamer_itself_which_sees_it_change(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("three\n")
+    given = {"api_keys_file": str(tmp_path / "keys"), "run_dir": str(tmp_path)}
+    for settings, files in (
+        (Settings.for_tests(**given), f"{tmp_path}/keys"),
+        (Settings.for_tests(api_keys="one", **given), f"{tmp_path}/api_keys,{tmp_path}/keys"),
+    ):
+        with keys_file(settings):
+            roles = {each.role: each.child.env for each in processes_of(settings, DIRECTORY)}
+            assert roles["streamer"]["SPECMESH_API_KEYS_FILE"] == files
+            assert "SPECMESH_API_KEYS_FILE" not in roles["worker"]
+
+
 def test_keys_of_a_mesh_that_was_killed_are_overwritten_and_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "api_keys").symlink_to(tmp_path / "mine")

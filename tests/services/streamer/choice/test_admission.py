@@ -128,7 +128,7 @@ async def test_others_that_are_not_heard_of_yet_are_taken_to_have_grown_as_much_
 
 
 async def test_one_key_cannot_keep_the_others_out_and_one_alone_has_all_but_a_quarter() -> None:
-    ours = Admission(16, 60.0, callers=2)
+    ours = Admission(16, 60.0, callers=lambda: 2)
     async with contextlib.AsyncExitStack() as greedy:
         for _ in range(12):
             await greedy.enter_async_context(ours.admit(1, b"greedy"))

@@ -70,3 +70,17 @@ def test_the_conversation_counts() -> None:
     call = ToolCall(id="c", name="f", arguments="a" * 500)
     turns = (ChatTurn(role="user", content="u" * 1000, reasoning="r" * 200, tool_calls=[call]),)
     assert KeptResponse(b"x" * 10, turns).size > 10 + TURN_BYTES + 1700
+
+
+def test_owners_that_come_later_leave_each_a_smaller_share_of_the_same_bytes() -> None:
+    count = 1
+    kept = KeptResponses(Bounds(most_bytes=100), Clock(), lambda: count)
+    first = kept.of("a")
+    first.keep("r", response(60))
+    count = 2
+    second = kept.of("b")
+    assert first.find("r") is None
+    second.keep("s", response(50))
+    assert (first.most_bytes, second.bytes) == (50, 50)
+    count = 1  # "b" was removed, and what it kept is still there
+    assert kept.of("a").most_bytes == 50

@@ -1,0 +1,126 @@
+"""Keys that come and go while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import aiohttp
+import pytest
+from fake_mesh import MODEL, FakeMesh, FakeTarget, says, until
+from raw_sockets import BODY, answer, connect, head
+
+from services.streamer.door.api_keys import ApiKeys
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text("one\ntwo\n")
+    return file
+
+
+def replace(file: Path, text: str) -> None:
+    """As a careful editor does."""
+    fresh = file.with_name("fresh")
+    fresh.write_text(text)
+    os.replace(fresh, file)
+
+
+async def statuses(mesh: FakeMesh, http: aiohttp.ClientSession, *keys: str) -> list[int]:
+    found = []
+    for key in keys:
+        async with http.get(mesh.url + "/v1/models", headers={"Authorization": f"Bearer {key}"}) as response:
+            found.append(response.status)
+    return found
+
+
+async def test_a_removed_key_is_refused_from_the_next_request_on(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    await mesh.start_door(api_keys="own", api_keys_file=str(file))
+    assert await statuses(mesh, http, "own", "one", "two", "three") == [200, 200, 200, 401]
+    replace(file, "two\nthree\n")
+    assert await statuses(mesh, http, "own", "one", "two", "three") == [200, 401, 200, 200]
+
+
+async def test_a_running_answer_of_a_removed_key_ends_as_it_would(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    gate = asyncio.Event()
+
+    async def script(target: FakeTarget, message: object, out: object) -> None:
+        await gate.wait()
+        await says("hello")(target, message, out)  # type: ignore[arg-type]
+
+    target = await mesh.start_target(script)
+    await mesh.start_door(api_keys_file=str(file))
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 5}
+
+    async def ask() -> str:
+        async with http.post(
+            mesh.url + "/v1/completions", json=body, headers={"Authorization": "Bearer one"}
+        ) as response:
+            return str((await response.json())["choices"][0]["text"])
+
+    running = asyncio.create_task(ask())
+    await target.began.wait()
+    replace(file, "two\n")
+    assert await statuses(mesh, http, "one") == [401]
+    gate.set()
+    assert await running == "hello"
+
+
+async def test_a_key_that_is_removed_while_its_request_arrives_makes_it_nobody_elses(
+    mesh: FakeMesh, file: Path
+) -> None:
+    """Else it would run as a caller without a key, whose namespace is another."""
+    target = await mesh.start_target(says("hello"))
+    door = await mesh.start_door(api_keys_file=str(file))
+    connections = door.connections
+    for keys in ("one\ntwo\n", "two\n"):
+        reader, writer = await connect(mesh)
+        writer.write(head(len(BODY), "Authorization: Bearer one") + BODY[:5])
+        await until(lambda: any(each.body_bytes for each in connections.open))
+        replace(file, keys)
+        writer.write(BODY[5:])
+        assert (await asyncio.wait_for(answer(reader), 5))[0] == 200
+        writer.close()
+        await until(lambda: not connections.open)
+    first, second = target.asked
+    assert first.caller == second.caller != ""
+
+
+async def test_figures_of_several_callers_are_hidden_once_there_are_several(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    replace(file, "one\n")
+    await mesh.start_door(api_keys_file=str(file))
+    header = {"Authorization": "Bearer one"}
+    async with http.get(mesh.url + "/metrics", headers=header) as response:
+        assert response.status == 200
+    replace(file, "one\ntwo\n")
+    async with http.get(mesh.url + "/metrics", headers=header) as response:
+        assert response.status == 403
+
+
+def test_a_file_without_keys_changes_nothing_and_is_logged(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = ApiKeys(files=[str(file)])
+    for text in ("", "\n"):
+        replace(file, text)
+        assert keys.know(b"one")
+    file.unlink()
+    assert keys.know(b"one")
+    assert not keys.know(b"")
+    told = [each.getMessage() for each in caplog.records]
+    stay = "the API keys stay as they were"
+    assert told == [f"{stay}: {file} has no key"] * 2 + [f"{stay}: {file} cannot be read (No such file or directory)"]
+    replace(file, "three\n")
+    assert keys.know(b"three")
+    assert not keys.know(b"one")
+
+
+def test_a_file_without_keys_ends_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        ApiKeys(files=[str(tmp_path / "none")])
