@@ -111,6 +111,14 @@ SERVING = (
               (rate("specmesh:worker_requests_total", "end"), "{{end}}")),
     ),
     graphs(
+        "API keys",
+        panel("Requests, by key", "reqps", (rate("specmesh:key_requests_total", "key"), "{{key}}")),
+        panel("Tokens, by key", "short", (rate("specmesh:key_prompt_tokens_total", "key"), "{{key}}: prompts"),
+              (rate("specmesh:key_generation_tokens_total", "key"), "{{key}}: answers")),
+        panel("Requests over a key's limit", "reqps",
+              (rate("specmesh:key_requests_refused_total", "key, limit"), "{{key}}: {{limit}}"), quiet="none."),
+    ),
+    graphs(
         "Waiting",
         panel("Requests", "short", ("sum(specmesh:door_requests_running)", "admitted"),
               ("sum(specmesh:num_requests_running)", "in the batch"),

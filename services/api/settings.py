@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ SETTINGS: tuple[Setting, ...] = (
     _row("ssl_certfile", "", "File with the certificate (PEM) of the HTTP server, and its issuers behind it: https at host and port instead of http; read again when it changes; empty: no TLS", kind="path", roles="streamer"),
     _row("ssl_keyfile", "", "File with the private key (PEM, without a passphrase) of ssl_certfile; empty: in the same file", kind="path", roles="streamer"),
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens or in x-api-key; empty: no key is needed", roles="streamer"),
-    _row("api_keys_file", "", "Files of further API keys, comma-separated; in a file one key a line, or comma-separated; read again when they change; empty: none", kind="path", roles="streamer"),
+    _row("api_keys_file", "", "Files of further API keys, comma-separated; in a file one key a line, or comma-separated, each with name=NAME behind it if its usage is to be told apart in metrics; read again when they change; empty: none", kind="path", roles="streamer"),
+    _row("key_requests_per_minute", 0, "Maximum number of requests that run the model, for each API key and streamer, a minute; further ones get status 429; 0: no limit", low=0, high=1000000000, roles="streamer"),
+    _row("key_tokens_per_minute", 0, "Maximum number of tokens of prompts and answers, for each API key and streamer, a minute; counted when a request ends, then further ones get status 429; 0: no limit", low=0, high=1000000000000, roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that Host headers may have on a server without api_keys and on metrics ports, besides IP addresses, names without a dot and this machine's; pages of these hosts may send requests; *: any", roles="all"),
     _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
     _row("api_metrics", "local", "Who may read /metrics of all processes on the API port; local: programs on this machine, with the API key if there is one, nobody if there are several; callers: everyone who may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
@@ -473,17 +476,29 @@ def key_files(named: str) -> list[str]:
     return [str(Path(path).expanduser()) for each in named.split(",") if (path := each.strip())]
 
 
-def keys_in(path: str) -> list[str]:
-    """Raises ValueError where there are none: such a file would open the server to everyone."""
+def keys_in(path: str) -> dict[str, str]:
+    """The keys of a file, and the name of each ("": it has none). Raises ValueError where there are no keys: such a
+    file would open the server to everyone."""
     try:
-        keys = keys_of(Path(path).read_text(encoding="utf-8"))
+        keys = dict(_named(each, path) for each in keys_of(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
-    except ValueError:
+    except UnicodeDecodeError:
         raise ValueError(f"{path} is not text") from None
     if not keys:
         raise ValueError(f"{path} has no key")
     return keys
+
+
+def _named(entry: str, path: str) -> tuple[str, str]:
+    key, *words = entry.split()
+    if not words:
+        return key, ""
+    name = re.fullmatch(r"name=([A-Za-z0-9._-]{1,64})", words[0]) if len(words) == 1 else None
+    if name is None:
+        # Nothing of the entry is told: it may be a key.
+        raise ValueError(f"{path}: behind a key comes nothing, or name= and up to 64 letters, digits, '.', '_' or '-'")
+    return key, name[1]
 
 
 def keys_of(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from services.runtime.introspection import Figures
 from services.streamer.agents.families import formats_of
 from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.key_limits import KeyLimits
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.retries import FLOOR, RetryBudget
 from services.streamer.door.access import Access
@@ -281,6 +282,9 @@ class StreamerActor(Actor):
             health=self._health,
             page_tokens=settings.page_tokens,
             pace=settings.pace_ms / 1000,
+            key_limits=KeyLimits(
+                settings.key_requests_per_minute, settings.key_tokens_per_minute, self.node.clock.now
+            ),
             kept_responses=Bounds(
                 settings.kept_responses,
                 settings.kept_responses_mb * 2**20,

@@ -64,6 +64,10 @@ class Access:
             raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
         http[KEY] = known
 
+    def name(self, http: web.BaseRequest) -> str:
+        """Of its key, for metrics."""
+        return self._keys.name(self.key(http))
+
     def check_metrics(self, http: web.BaseRequest) -> None:
         """After check_key. With `local` nobody reads what the health ports, bound to this machine, didn't tell him."""
         if self._api_metrics == "callers":

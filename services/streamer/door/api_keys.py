@@ -15,6 +15,8 @@ from services.streamer.door.file_watch import FileWatch
 
 log = logging.getLogger("specmesh.streamer")
 
+UNNAMED = "unnamed"
+
 
 class ApiKeys:
     """`own`: of the settings. Raises ValueError for a file without keys; one that has none later is logged, and the
@@ -24,7 +26,7 @@ class ApiKeys:
         self._own = tuple(own)
         self._files = tuple(files)
         self._watch = FileWatch(*files)
-        self._hashes = self._read()
+        self._names = self._read()
 
     def __len__(self) -> int:
         return len(self._now())
@@ -35,19 +37,26 @@ class ApiKeys:
         matches = [hmac.compare_digest(given, each) for each in self._now()]
         return any(matches)
 
-    def _now(self) -> tuple[bytes, ...]:
+    def name(self, key: bytes) -> str:
+        """Of a key for metrics; those without a name, or removed by now, have one together."""
+        return self._names.get(_hash(key), "") or UNNAMED
+
+    def _now(self) -> dict[bytes, str]:
         if self._files and self._watch.changed():
             try:
-                self._hashes = self._read()
+                self._names = self._read()
             except ValueError as error:
                 log.error("the API keys stay as they were: %s", error)
             else:
-                log.info("the API keys were read again: there are %d", len(self._hashes))
-        return self._hashes
+                log.info("the API keys were read again: there are %d", len(self._names))
+        return self._names
 
-    def _read(self) -> tuple[bytes, ...]:
-        of_files = [key for file in self._files for key in keys_in(file)]
-        return tuple(_hash(key.encode()) for key in dict.fromkeys([*self._own, *of_files]))
+    def _read(self) -> dict[bytes, str]:
+        """Hashes and names."""
+        found = dict.fromkeys(self._own, "")
+        for file in self._files:
+            found |= keys_in(file)
+        return {_hash(key.encode()): name for key, name in found.items()}
 
 
 def _hash(key: bytes) -> bytes:

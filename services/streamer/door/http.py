@@ -33,6 +33,7 @@ from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.embedding import MOST_AT_ONCE, EmbeddingExchange
 from services.streamer.choice.encoding import encode, encode_error
 from services.streamer.choice.exchange import Exchange
+from services.streamer.choice.key_limits import KeyLimits
 from services.streamer.choice.namespace import Caller, NamespaceIds
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.timeline import open_timelines
@@ -115,6 +116,7 @@ class HttpApi:
         shared_namespaces: str = "",
         pace: float = 0.0,
         kept_responses: Bounds | None = None,
+        key_limits: KeyLimits | None = None,
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -132,6 +134,7 @@ class HttpApi:
         self.page_tokens = page_tokens
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
+        self._key_limits = key_limits or KeyLimits(0, 0, time.monotonic)
         self.created = int(time.time())
         self._namespaces = NamespaceIds(shared_namespaces)
         self._responses = KeptResponses(kept_responses or Bounds(), time.monotonic, access.count)
@@ -148,6 +151,8 @@ class HttpApi:
             raise
         finally:
             self.bodies.release(http)
+            if record.choices:
+                self._count_usage(http, record)
             request_log.write(record)
         body_left = not http.content.is_eof()
         if body_left:
@@ -179,6 +184,18 @@ class HttpApi:
         if route.secured:
             self.access.check_key(http)
         return await route.handler(self, http)
+
+    def check_limits(self, http: web.BaseRequest) -> None:
+        """Of its API key; the last check before a request is admitted."""
+        if (over := self._key_limits.exceeded(self.access.key(http))) is not None:
+            limit, error = over
+            self.metrics.over_limit(self.access.name(http), limit)
+            raise error
+
+    def _count_usage(self, http: web.BaseRequest, record: RequestRecord) -> None:
+        prompt_tokens, tokens = request_log.tokens_of(record.choices)
+        self._key_limits.spend(self.access.key(http), prompt_tokens + tokens)
+        self.metrics.used(self.access.name(http), prompt_tokens, tokens)
 
     async def json(self, http: web.BaseRequest) -> dict[str, Any]:
         return await self.bodies.json(http)
@@ -231,6 +248,7 @@ async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     count = len(request.prompts)
     lanes = min(count, MOST_AT_ONCE, api.admission.most)
     ticket = api.admission.admit(lanes, api.access.key(http))
+    api.check_limits(http)
     answer_id = "embd-" + secrets.token_hex(12)
     record = _record(http, answer_id)
     try:
@@ -467,6 +485,7 @@ async def _answer(
     request = parse(await api.json(http), api.limits)
     api.known_model(request.model)
     ticket = api.admission.admit(request.choices, api.access.key(http))
+    api.check_limits(http)
     answer_id = form.new_id(request)
     record = _record(http, answer_id, request.stream)
     stream = _stream(api, http, request) if request.stream else None

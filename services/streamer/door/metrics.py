@@ -79,6 +79,22 @@ class StreamerMetrics:
         self._responses = Counter(
             "specmesh:http_responses", "HTTP responses, by route and status code", ["route", "code"], registry=registry
         )
+        by_key = {
+            name: Counter(f"specmesh:key_{name}", f"{what}, by the key's name (unnamed: all without one)", ["key"],
+                          registry=registry)
+            for name, what in (
+                ("requests", "Requests that ran the model, counted at their end"),
+                ("prompt_tokens", "Tokens of prompts"),
+                ("generation_tokens", "Tokens of answers"),
+            )
+        }  # fmt: skip
+        self._by_key = tuple(by_key.values())
+        self._key_refused = Counter(
+            "specmesh:key_requests_refused",
+            "Requests refused because a key's limit was reached, by the key's name and the limit: requests or tokens",
+            ["key", "limit"],
+            registry=registry,
+        )
         self.running = Gauge(
             "specmesh:door_requests_running", "Choices admitted and not yet ended", ["model_name"], registry=registry
         ).labels(model_name)
@@ -95,6 +111,14 @@ class StreamerMetrics:
     def watch_audit(self, audit: Audit) -> None:
         """Serve its counts from now on."""
         self._registry.register(AuditCounts(self._model_name, audit))
+
+    def used(self, key: str, prompt_tokens: int, generation_tokens: int) -> None:
+        """`key`: its name."""
+        for counter, count in zip(self._by_key, (1, prompt_tokens, generation_tokens), strict=True):
+            counter.labels(key).inc(count)
+
+    def over_limit(self, key: str, limit: str) -> None:
+        self._key_refused.labels(key, limit).inc()
 
     def ended(self, reason: str, count: int = 1) -> None:
         self._ended.labels(self._model_name, reason).inc(count)

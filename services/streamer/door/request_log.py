@@ -65,19 +65,25 @@ def write(record: RequestRecord) -> None:
     log.log(level, "request", extra=told)
 
 
+def tokens_of(choices: Sequence[Choice]) -> tuple[int, int]:
+    """Of prompts, and of answers: as usage counts them, with the token that ended a choice."""
+    # Choices of one prompt share it.
+    prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}
+    answers = sum(choice.delivery.count + (choice.stop_token is not None) for choice in choices)
+    return sum(prompts.values()), answers
+
+
 def _of_answer(record: RequestRecord) -> dict[str, object]:
     choices = record.choices
     first = record.first_token_s
-    # Choices of one prompt share it.
-    prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}
+    prompt_tokens, tokens = tokens_of(choices)
     verified = sum((choice.acceptance.verified for choice in choices), Counter[tuple[int, int]]())
     return {
         "answer": None if record.answer_id == record.id else record.answer_id,
         "stream": record.stream,
         "method": record.drafting or None,
-        "prompt_tokens": sum(prompts.values()),
-        # As usage counts them: the token that ended a choice is among them.
-        "tokens": sum(choice.delivery.count + (choice.stop_token is not None) for choice in choices),
+        "prompt_tokens": prompt_tokens,
+        "tokens": tokens,
         "ttft": None if first is None else round(first, 4),
         "drafted": sum(drafted * steps for (drafted, _), steps in verified.items()),
         "accepted": sum(accepted * steps for (_, accepted), steps in verified.items()),

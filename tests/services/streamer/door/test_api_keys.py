@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
 import aiohttp
 import pytest
 from fake_mesh import MODEL, FakeMesh, FakeTarget, says, until
+from prometheus_client import generate_latest
 from raw_sockets import BODY, answer, connect, head
 
 from services.streamer.door.api_keys import ApiKeys
@@ -124,3 +126,64 @@ def test_a_file_without_keys_changes_nothing_and_is_logged(file: Path, caplog: p
 def test_a_file_without_keys_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         ApiKeys(files=[str(tmp_path / "none")])
+
+
+async def post(
+    mesh: FakeMesh, http: aiohttp.ClientSession, key: str, path: str, **body: object
+) -> tuple[int, str, str]:
+    header = {"Authorization": f"Bearer {key}"}
+    async with http.post(mesh.url + path, json={"model": MODEL, **body}, headers=header) as response:
+        text = await response.text()
+    return response.status, response.headers.get("Retry-After", ""), text
+
+
+async def test_a_key_over_its_limit_is_told_which_and_usage_is_told_by_name(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    replace(file, "one name=alice\ntwo name=bob, three\n")
+    await mesh.start_target(says("hello"))
+    await mesh.start_door(api_keys_file=str(file), key_requests_per_minute=2)
+    asked = {"prompt": "hi", "max_tokens": 5}
+    status, _, text = await post(mesh, http, "one", "/v1/completions", **asked)
+    assert status == 200
+    usage = json.loads(text)["usage"]
+    assert (await post(mesh, http, "one", "/v1/completions", stream=True, **asked))[0] == 200
+    said = [{"role": "user", "content": "x"}]
+    status, wait, text = await post(mesh, http, "one", "/v1/chat/completions", messages=said)
+    assert (status, "key_requests_per_minute" in text, "rate_limit_exceeded" in text) == (429, True, True)
+    assert 1 <= int(wait) <= 30
+    assert (await post(mesh, http, "one", "/tokenize", prompt="hi"))[0] == 200  # runs no model
+    for key in ("two", "three"):
+        assert (await post(mesh, http, key, "/v1/completions", **asked))[0] == 200
+    counted = {
+        name: mesh.registry.get_sample_value("specmesh:key_requests_total", {"key": name})
+        for name in ("alice", "bob", "unnamed")
+    }
+    assert counted == {"alice": 2, "bob": 1, "unnamed": 1}
+    for ours, theirs in (("prompt", "prompt"), ("generation", "completion")):
+        tokens = mesh.registry.get_sample_value(f"specmesh:key_{ours}_tokens_total", {"key": "alice"})
+        assert tokens == 2 * usage[f"{theirs}_tokens"] > 0
+    refused = {"key": "alice", "limit": "requests"}
+    assert mesh.registry.get_sample_value("specmesh:key_requests_refused_total", refused) == 1
+    exposed = generate_latest(mesh.registry).decode()
+    assert 'key="one"' not in exposed and 'key="three"' not in exposed
+
+
+async def test_tokens_that_a_request_has_used_keep_the_next_ones_out(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door(api_keys_file=str(file), key_tokens_per_minute=3)
+    asked = {"prompt": "hi", "max_tokens": 5}
+    assert (await post(mesh, http, "one", "/v1/completions", **asked))[0] == 200
+    status, _, text = await post(mesh, http, "one", "/v1/completions", **asked)
+    assert (status, "key_tokens_per_minute" in text) == (429, True)
+    assert (await post(mesh, http, "two", "/v1/completions", **asked))[0] == 200
+
+
+def test_what_follows_a_key_is_a_name_or_the_file_is_refused_without_telling_it(file: Path) -> None:
+    for text in ("one alice", "one name=", "one name=a b", "one name=sch\u00f6n", "one name=a name=b"):
+        replace(file, text)
+        with pytest.raises(ValueError, match="behind a key") as caught:
+            ApiKeys(files=[str(file)])
+        assert "one" not in str(caught.value).replace(str(file), "").replace("nothing", "")
