@@ -38,8 +38,8 @@ class Certificate:
         if self._watch.changed():
             try:
                 self._context = server_context(self._certfile, self._keyfile)
-            except ValueError as error:
-                # Between the writing of two files they don't fit.
+            except (OSError, ValueError) as error:
+                # Between the writing of two files they don't fit, or one is missing.
                 log.error("the certificate in use stays: %s", error)
             else:
                 log.info("the certificate was read again: %s", self._certfile)
@@ -110,11 +110,13 @@ class TlsSite:
             task.add_done_callback(self._places.handshakes.discard)
 
     async def _agree(self, opened: socket.socket) -> None:
-        # Of TLS, of time and of lost connections: the client's affair.
+        try:
+            context = self._certificate.context()
+        except BaseException:
+            opened.close()
+            raise
+        # Of TLS, of time and of lost connections: the client's affair. The socket is the loop's from here on.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._factory,
-                opened,
-                ssl=self._certificate.context(),
-                ssl_handshake_timeout=self._places.body_timeout,
+                self._factory, opened, ssl=context, ssl_handshake_timeout=self._places.body_timeout
             )
