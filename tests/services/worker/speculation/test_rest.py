@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from services.worker.speculation.rest import LEAST_SEQUENCES, LONGEST, SHORTEST, Rest
 
 
@@ -22,7 +20,7 @@ def looks(rest: Rest, steps: int, *, finds: bool = False, sequences: int = LEAST
 
 def test_rests_double_up_to_the_longest_while_looks_find_nothing() -> None:
     found = looks(Rest(), 100)
-    assert [after - before for before, after in pairwise(found)][:6] == [2, 4, 8, 16, 16, 16]
+    assert [after - before for before, after in zip(found, found[1:], strict=False)][:6] == [2, 4, 8, 16, 16, 16]
     assert LONGEST == 16
 
 
