@@ -115,8 +115,6 @@ class Controller:
         with_head = [each for each in with_head if each.sequence.longest_draft > 0]
         if with_head or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
             self._rest.prevent()
-        if any(draft.tokens for draft in drafts.values()):
-            self._rest.shorten()
         return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
 
     def _of(self, sequence: Sequence) -> Speculating:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 # Of fewer sequences the look costs nothing that could be measured.
 LEAST_SEQUENCES = 32
-# A text that begins to repeat itself waits so many steps for its first draft: few while drafts pay now and then.
-SHORTEST, LONGEST = 2, 16
+# A text that begins to repeat itself waits so long for its first draft.
+STEPS = 8
 
 
 class Rest:
     def __init__(self) -> None:
         self._left = 0
-        self._length = SHORTEST
         self._sequences = 0
         # Whether the last look found nothing to do.
         self._idle = False
@@ -32,15 +31,10 @@ class Rest:
         """There is something to do."""
         self._idle = False
 
-    def shorten(self) -> None:
-        """Something is drafted: it may be again."""
-        self._length = SHORTEST
-
     def begin(self, sequences: int) -> None:
         """The look is over: rest, unless it found something or the rest goes on already."""
         if self._idle and self._left <= 0 and sequences >= LEAST_SEQUENCES:
-            self._left, self._sequences = self._length, sequences
-            self._length = min(2 * self._length, LONGEST)
+            self._left, self._sequences = STEPS, sequences
 
     def end(self) -> None:
         """A sequence has left: one that comes in its place is new."""

@@ -22,7 +22,7 @@ from services.worker.speculation import probes
 from services.worker.speculation.acceptance import Rates
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.remote.client import Answer, Ask
-from services.worker.speculation.rest import LEAST_SEQUENCES, LONGEST
+from services.worker.speculation.rest import LEAST_SEQUENCES, STEPS
 from services.worker.speculation.speculating import Speculating
 
 
@@ -203,7 +203,7 @@ def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay()
 
     world.proposer.look = look  # type: ignore[method-assign]
     world.run(90)
-    assert 90 // LONGEST <= looked <= 30
+    assert 90 // STEPS <= looked <= 30
     world.arrive(99)
     world.run(3)
     asked = [ask.sequence.sequence_id for asks in world.proposer.waited + world.proposer.ahead for ask in asks]
