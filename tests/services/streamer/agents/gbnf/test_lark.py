@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
-import gc
 import time
 from contextlib import suppress
 
