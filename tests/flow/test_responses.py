@@ -46,9 +46,11 @@ def brief(response: Any) -> Any:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"input": "Count: one two three one two three one two"},
+        pytest.param({"input": "Count: one two three one two three one two"}, marks=pytest.mark.slow),
         {"input": "Count: one two three one two", "temperature": 0.9, "seed": 7},
-        {"input": "Describe a person.", "text": {"format": PERSON}, "temperature": 0},
+        pytest.param(
+            {"input": "Describe a person.", "text": {"format": PERSON}, "temperature": 0}, marks=pytest.mark.slow
+        ),
         {"input": "How is the weather in Paris?", "tools": [WEATHER], "tool_choice": "required", "temperature": 0},
     ],
     ids=["text", "seeded", "schema", "tools"],

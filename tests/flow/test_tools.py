@@ -52,7 +52,13 @@ def answer(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(model=MODEL, **given)
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+SAMPLINGS = [
+    pytest.param({"temperature": 0}, id="greedy", marks=pytest.mark.slow),
+    pytest.param({"temperature": 0.9, "seed": 7}, id="seeded"),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("choice", ["required", NAMED, "auto"], ids=["required", "named", "auto"])
 def test_drafts_change_no_call(client: openai.OpenAI, choice: Any, sampling: dict[str, Any]) -> None:
     told = []
@@ -78,7 +84,7 @@ CALLING: Any = [*ASKED, {"role": "assistant", "content": None, "tool_calls": [
     {"role": "tool", "tool_call_id": "a", "content": '{"time": "12:00"}'}] * 2 + ASKED  # fmt: skip
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("messages", [ASKED, CALLING, [{"role": "user", "content": "Who is Ann? Answer in JSON."}]])
 def test_drafts_change_neither_calls_nor_the_form_beside_them(
     client: openai.OpenAI, messages: Any, sampling: dict[str, Any]
@@ -112,7 +118,7 @@ def call_for(zone: str) -> list[Any]:
 OFTEN: list[Any] = [*call_for("UTC"), *call_for("CET"), *call_for("EST"), {"role": "user", "content": "Time in PST?"}]
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_strict_tool_is_called_by_its_schema_whatever_is_drafted(
     client: openai.OpenAI, sampling: dict[str, Any]
 ) -> None:

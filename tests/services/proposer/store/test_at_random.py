@@ -15,7 +15,7 @@ OPERATIONS_OF_A_LIFE = 400
 NAMESPACES = ("one", "two", "three")
 
 
-@pytest.mark.parametrize("lives", [12, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lives", [5, pytest.param(2500, marks=pytest.mark.slow)])
 def test_two_processes_that_die_at_random_keep_what_was_written(lives, tmp_path, monkeypatch):
     """12 lives are about 5000 operations, 2500 are a million."""
     for seed in range(lives):

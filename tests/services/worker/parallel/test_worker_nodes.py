@@ -121,7 +121,7 @@ def bits(model: TorchModel) -> list[torch.Tensor]:
 ONE_ON_EACH = pytest.param("plain", 2, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("executor", "ranks"), [ONE_ON_EACH, ("compiled", 4)])
+@pytest.mark.parametrize(("executor", "ranks"), [ONE_ON_EACH, pytest.param("compiled", 4, marks=pytest.mark.slow)])
 def test_ranks_on_two_nodes_compute_the_bits_of_as_many_on_one(executor: str, ranks: int, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     with torch.inference_mode():

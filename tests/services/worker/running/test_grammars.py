@@ -120,6 +120,7 @@ def test_drafts_batches_and_trees_change_no_token(runner: TorchRunner, tokenizer
         assert sum(tally.accepted for tally in scheduler.tallies.values()) > 0
 
 
+@pytest.mark.slow
 def test_preemption_and_another_attempt_change_no_token(runner: TorchRunner, tokenizer: Tokenizer) -> None:
     wanted = asked(tokenizer, 5)
     calm = run_all(runner, wanted)[0]

@@ -31,6 +31,9 @@ ASKED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+STRATEGIES = ["rejection", "block", *(pytest.param(each, marks=pytest.mark.slow) for each in ("typical", "topp"))]
+
+
 @pytest.fixture(scope="module")
 def closer(tokenizer: Tokenizer) -> list[int]:
     return list(tokenizer.encode(CLOSER).ids)
@@ -116,6 +119,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(runner: TorchRunner, tokeni
     assert seen(run_all(runner, wanted)[0]) == seen(run_all(runner, [replace_limit(each, None) for each in wanted])[0])
 
 
+@pytest.mark.slow
 def test_preemption_and_another_attempt_change_no_token(runner: TorchRunner, tokenizer: Tokenizer) -> None:
     wanted = asked(tokenizer, LIMITS[:5], max_tokens=50)
     calm = run_all(runner, wanted)[0]
@@ -130,7 +134,7 @@ def test_preemption_and_another_attempt_change_no_token(runner: TorchRunner, tok
         assert run_all(runner, [again])[0][0].ids == calm[0].ids[so_far:]
 
 
-@pytest.mark.parametrize("strategy", ["rejection", "block", "typical", "topp"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_strategy_goes_beyond_the_limit(
     runner: TorchRunner, tokenizer: Tokenizer, closer: list[int], strategy: str
 ) -> None:
