@@ -91,18 +91,20 @@ def _json(body: bytes) -> Any:
 class Progress:
     """A line on the terminal, or one in a log from time to time."""
 
-    def __init__(self, share: Callable[[], float], out: TextIO | None = None) -> None:
-        """`share`: of IN that has been read."""
+    def __init__(
+        self, share: Callable[[], float], out: TextIO | None = None, *, every: float | None = None,
+        rest: str = "only in OUT",
+    ) -> None:  # fmt: skip
+        """`share`: of IN that is done. `every`: seconds between two lines. `rest`: where lines at fault are that aren't
+        named."""
         self._share = share
+        self._rest = rest
         self._out = out or sys.stderr
         self._terminal = self._out.isatty()
+        self._every = every or (ON_TERMINAL_S if self._terminal else IN_LOG_S)
         self._began = time.monotonic()
         self._show_at = self._began + self._every
         self.answers = self.wrong = self.before = self._tokens = self._drafted = self._accepted = 0
-
-    @property
-    def _every(self) -> float:
-        return ON_TERMINAL_S if self._terminal else IN_LOG_S
 
     def answered(self, body: Any) -> None:
         self.answers += 1
@@ -119,7 +121,7 @@ class Progress:
         if self.wrong <= NAMED:
             self.tell(f"line {number}: {in_one_line(why)}")
         elif self.wrong == NAMED + 1:
-            self.tell("further lines at fault are only in OUT")
+            self.tell(f"further lines at fault are {self._rest}")
 
     def tell(self, text: str) -> None:
         start = "\r\033[K" if self._terminal else ""

@@ -114,6 +114,9 @@ def _add_foreign(parser: Parser, key: str) -> None:
     foreign = FOREIGN[key]
     # spelled_out has made dashes of underscores, and two dashes of one.
     spelled = flag_name(key)
+    if spelled in parser._option_string_actions:
+        # The command's own, such as --temperature of `generate`.
+        return
     if foreign.switch:
         off = "--no-" + spelled[2:]
         parser.add_argument(spelled, dest=_dest(key), action="store_const", const="true", help=argparse.SUPPRESS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from models.heads.table import TRAINED
 from services.api.settings import ROLES, ROWS, did_you_mean
+from services.cli.field_flags import add_fields
 from services.cli.flags import (
     OF_ONE_PROCESS,
     Parser,
@@ -81,8 +82,9 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _serve, _run, _scale, _down, _chat, _batch, _run_batch, _top, _status, _roll, _corpus, _model,
-                _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
+    for add in (_up, _serve, _run, _scale, _down, _chat, _generate, _batch, _run_batch, _top, _status, _roll, _corpus,
+                _model, _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help,
+                _version):  # fmt: skip
         add(commands)
     return root
 
@@ -225,6 +227,36 @@ def _do_chat(options: argparse.Namespace) -> int:
     from services.cli.chat import main as chat
 
     return chat(options, settings)
+
+
+def _generate(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Tells speed and acceptance on standard error. Exit code 1: some prompts are refused; 2: not all are done."
+    sub = _add(commands, "generate", "Print the texts that follow a prompt or a file of prompts", _do_generate, more)
+    sub.add_argument("prompt", nargs="?", metavar="PROMPT", help="prompt to go on from")
+    lines = "prompts, one a line; of .jsonl and .json objects with prompt or src; -: standard input"
+    sub.add_argument("--file", metavar="FILE", help=lines)
+    sub.add_argument("--url", help="URL of a server that runs (default: a mesh of its own, without ports)")
+    sub.add_argument("--chat", action="store_true", help="send each prompt as a user's message, by the chat template")
+    sub.add_argument("--json", action="store_true", help="print lines of JSON: src, output, finish_reason")
+    longest = "maximum length of a text, in tokens (default 256)"
+    sub.add_argument("--max-tokens", "--max-length", type=_tokens, default=256, metavar="N", help=longest)
+    add_fields(sub)
+    add_settings(sub, ROWS.keys() - OF_ONE_PROCESS - OF_A_DOOR)
+    add_foreign(sub)
+
+
+def _tokens(word: str) -> int:
+    if word.isascii() and word.isdigit() and int(word):
+        return int(word)
+    raise argparse.ArgumentTypeError(f"{word} is no whole number from 1")
+
+
+def _do_generate(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    tell_notes(settings)
+    from services.cli.generate import main as generate
+
+    return generate(options, settings)
 
 
 def _batch(commands: argparse._SubParsersAction[Parser]) -> None:

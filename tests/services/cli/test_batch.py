@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from services.api.settings import Settings
-from services.cli.batch import own_settings
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
+from services.cli.server_used import own_settings
 from specmesh.own_mesh import flags_of
 
 FILES = "batch in.jsonl out.jsonl "

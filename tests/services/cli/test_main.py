@@ -19,7 +19,7 @@ from services.cli.flags import OF_ONE_PROCESS
 from services.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("up", "serve", "run", "chat", "batch", "run-batch", "top", "status", "roll", "corpus", "model",
+COMMANDS = ("up", "serve", "run", "chat", "generate", "batch", "run-batch", "top", "status", "roll", "corpus", "model",
             "train-drafter", "keys", "config", "explain", "doctor", "load", "clean", "completion", "help",
             "version")  # fmt: skip
 
