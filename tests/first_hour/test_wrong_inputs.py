@@ -270,7 +270,7 @@ def test_a_request_that_is_refused(name: str, mock_mesh: RunningMesh, ended: End
     ended("said what to do")
 
 
-@pytest.mark.parametrize(("path", "body"), [(TEXT, {"messages": HI}), (CHAT, {"prompt": "hi"})])
+@pytest.mark.parametrize(("path", "body"), [(TEXT, {"messages": HI}), (CHAT, {"prompt": "hi"}), (CHAT, {"text": "hi"})])
 def test_a_body_of_the_other_route(path: str, body: dict[str, Any], mock_mesh: RunningMesh, ended: Ended) -> None:
     body = {"model": MODEL, "max_tokens": 4, **body}
     status, text = asked(mock_mesh.url, "POST", path, body)

@@ -384,6 +384,7 @@ COMPLETION: dict[str, Schema] = {
         "description": "A text, a list of texts, token ids, or a list of lists of them",
         "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
     },
+    "text": {**TEXT, "description": "PaddleNLP's name of prompt, in its place"},
     **BOTH,
     **rows(SHARED, PARAMETERS, OF_COMPLETION),
     "best_of": integer("Not greater than n", 1),

@@ -404,18 +404,22 @@ def read_stops(fields: BodyFields, limits: RequestLimits, name: str) -> tuple[st
 
 def _conversation(fields: BodyFields, limits: RequestLimits, tools: Tools | None) -> Encode:
     if fields.get("messages") is None:
-        raise _missing("messages", fields, other="prompt", path="/v1/completions")
+        raise _missing("messages", fields, others=("prompt", "text"), path="/v1/completions")
     return read_conversation(fields, limits.max_messages, "" if tools is None else tools.text)
 
 
-def _missing(name: str, fields: BodyFields, *, other: str, path: str) -> ApiError:
-    """`other` is the field that the route `path` reads instead."""
-    hint = f"; {other} is a field of {path}" if fields.values.get(other) is not None else ""
+def _missing(name: str, fields: BodyFields, *, others: tuple[str, ...], path: str) -> ApiError:
+    """`others` are fields that the route `path` reads instead."""
+    other = next((each for each in others if fields.values.get(each) is not None), "")
+    hint = f"; {other} is a field of {path}" if other else ""
     return bad_value(name, f"is missing{hint}", "missing_required_parameter")
 
 
 def _prompts(fields: BodyFields) -> list[Prompt]:
-    value = fields.get("prompt")
+    value, text = fields.get("prompt"), fields.text("text", MAX_TEXT)
+    if value is not None and text is not None:
+        raise bad_value("text", "is PaddleNLP's name of prompt: send one of them")
+    value = text if value is None else value
     if value is None:
-        raise _missing("prompt", fields, other="messages", path="/v1/chat/completions")
+        raise _missing("prompt", fields, others=("messages",), path="/v1/chat/completions")
     return read_prompts(value, "prompt", MAX_PROMPTS)

@@ -331,7 +331,10 @@ def test_any_json_gives_a_request_or_a_400(fields: dict[str, Any]) -> None:
     [
         (parse_chat, {"messages": [{"role": "user", "content": "hi"}]}, "model: is missing; GET /v1/models"),
         (parse_chat, {"model": "m", "prompt": "hi"}, "messages: is missing; prompt is a field of /v1/completions"),
+        (parse_chat, {"model": "m", "text": "hi"}, "messages: is missing; text is a field of /v1/completions"),
         (parse_completion, {"model": "m", "messages": []}, "messages is a field of /v1/chat/completions"),
+        (parse_completion, {"model": "m", "text": ["hi"]}, "text: must be a string"),
+        (parse_completion, {"model": "m", "text": "hi", "prompt": "hi"}, "text: is PaddleNLP's name"),
         (parse_completion, {"model": "m", "prompt": "hi", "temprature": 1}, "(did you mean temperature?)"),
         (parse_completion, {"model": "m", "prompt": "hi", "speculation": {"metod": "x"}}, "(did you mean method?)"),
     ],
@@ -340,6 +343,11 @@ def test_a_refusal_says_what_was_meant(parse: Any, body: dict[str, Any], said: s
     with pytest.raises(ApiError) as caught:
         parse(body, LIMITS)
     assert said in caught.value.message
+
+
+def test_text_is_another_name_of_a_prompt() -> None:
+    """As PaddleNLP's server took it."""
+    assert parse_completion({"model": "m", "text": "hi"}, LIMITS) == completion(model="m", prompt="hi")
 
 
 def test_more_tokens_than_fit_says_how_many_do() -> None:
