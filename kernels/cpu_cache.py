@@ -69,13 +69,13 @@ def _kept_in(folder: Path | None) -> Iterator[bool]:
 @functools.cache
 def _folder(file: str) -> Path | None:
     """Where the code of a file's functions lies."""
-    root, path = _root(), Path(file).resolve()
-    if root is None or not path.is_file():
+    place, path = root(), Path(file).resolve()
+    if place is None or not path.is_file():
         return None
     base = _PACKAGE.parent
     name = ".".join((path.relative_to(base) if path.is_relative_to(base) else path).with_suffix("").parts)
-    folder = root / f"{name.strip('/.')}-{digest(path)}"
-    _remove_old(root, folder)
+    folder = place / f"{name.strip('/.')}-{digest(path)}"
+    _remove_old(place, folder)
     return folder
 
 
@@ -115,7 +115,8 @@ def _imports(path: Path) -> list[Path]:
 
 
 @functools.cache
-def _root() -> Path | None:
+def root() -> Path | None:
+    """None: nowhere."""
     for place in _places():
         with suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,7 @@ def parser() -> Parser:
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (_up, _serve, _run, _scale, _down, _chat, _generate, _batch, _run_batch, _top, _status, _roll, _corpus,
-                _model, _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help,
+                _model, _compile, _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help,
                 _version):  # fmt: skip
         add(commands)
     return root
@@ -398,6 +398,24 @@ def _do_model(options: argparse.Namespace) -> int:
     if options.out is not None:
         options.parser.error(f"{options.action} takes one NAME")
     return ACTIONS[options.action or "list"](options.name or settings.model, settings)
+
+
+def _compile(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Says where it is kept and how large that is: a start with the same settings compiles nothing then."
+    sub = _add(commands, "compile", "Compile what a start would, for an image or a volume to carry", _do_compile, more)
+    # The mesh that is started is its own.
+    sub.set_defaults(url="")
+    sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
+    add_settings(sub, ROWS.keys() - OF_ONE_PROCESS - OF_A_DOOR)
+    add_foreign(sub)
+
+
+def _do_compile(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    tell_notes(settings)
+    from services.cli.compile import main as compile_
+
+    return compile_(options, settings)
 
 
 def _train(commands: argparse._SubParsersAction[Parser]) -> None:

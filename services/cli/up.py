@@ -140,8 +140,7 @@ def _say(text: str) -> None:
 def compiling(settings: Settings) -> Iterator[None]:
     """At the first start on a CPU, the loops are compiled while the model is fetched. Says so: nothing else is seen of
     it for a minute or two."""
-    on_gpu = settings.executor == "triton" or (settings.executor == "auto" and Path("/dev/nvidia0").exists())
-    if settings.engine != "torch" or settings.executor == "plain" or on_gpu or not compile_ahead.wanted():
+    if compile_ahead.modules(settings) != compile_ahead.MODULES or not compile_ahead.wanted():
         yield
         return
     _say("first start: compiling loops for this processor takes one or two minutes; later starts take seconds")

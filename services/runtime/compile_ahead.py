@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
+from services.api.settings import Settings
 from specmesh import rooms
 
 # Where code is kept when nobody says otherwise (kernels/cpu_cache.py).
 COMPILED = rooms.FOLDER / "kernels" / "__pycache__" / "compiled"
+OF_PROPOSER = "services.proposer.fast.compiling"
 # Each compiles by itself; the longest first.
-MODULES = ("models.cpu.compile_ahead", "kernels.verify.ahead", "services.proposer.fast.compiling")
+MODULES = ("models.cpu.compile_ahead", "kernels.verify.ahead", OF_PROPOSER)
 
 
 def wanted() -> bool:
@@ -26,16 +30,27 @@ def wanted() -> bool:
     return not COMPILED.is_dir() or not any(COMPILED.iterdir())
 
 
-def start() -> list[subprocess.Popen[bytes]]:
-    """Compiles in the background. Output and errors are dropped: a process that finds nothing compiled compiles it
-    itself."""
+def on_gpu(settings: Settings) -> bool:
+    there = settings.executor == "triton" or (settings.executor == "auto" and Path("/dev/nvidia0").exists())
+    return settings.engine == "torch" and there
+
+
+def modules(settings: Settings) -> tuple[str, ...]:
+    """Those whose loops a mesh with these settings runs."""
+    loops = settings.engine == "torch" and settings.executor != "plain" and not on_gpu(settings)
+    return MODULES if loops else (OF_PROPOSER,)
+
+
+def start(modules: Sequence[str] = ()) -> list[subprocess.Popen[bytes]]:
+    """Compiles in the background; all, if none are named. Output and errors are dropped: a process that finds nothing
+    compiled compiles it itself."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
             rooms.command(module), env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
-        for module in MODULES
+        for module in modules or MODULES
     ]  # fmt: skip
 
 

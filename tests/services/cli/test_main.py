@@ -20,7 +20,7 @@ from services.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = ("up", "serve", "run", "chat", "generate", "batch", "run-batch", "top", "status", "roll", "corpus", "model",
-            "train-drafter", "keys", "config", "explain", "doctor", "load", "clean", "completion", "help",
+            "compile", "train-drafter", "keys", "config", "explain", "doctor", "load", "clean", "completion", "help",
             "version")  # fmt: skip
 
 # Made once: it takes longer than what is parsed by it.

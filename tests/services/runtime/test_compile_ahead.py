@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.api.settings import Settings
 from services.runtime import compile_ahead
 from specmesh import rooms
 
@@ -42,6 +43,19 @@ def test_what_it_starts_runs_to_its_end_or_is_stopped(somewhere_else: Path, monk
     processes = compile_ahead.start()
     compile_ahead.stop(processes)
     assert [process.returncode for process in processes] == [-9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "modules"),
+    [
+        ({"executor": "compiled"}, compile_ahead.MODULES),
+        ({"executor": "plain"}, (compile_ahead.OF_PROPOSER,)),
+        ({"executor": "triton"}, (compile_ahead.OF_PROPOSER,)),
+        ({"engine": "mock"}, (compile_ahead.OF_PROPOSER,)),
+    ],
+)
+def test_loops_of_the_model_are_only_compiled_where_they_run(changes: dict[str, str], modules: tuple[str, ...]) -> None:
+    assert compile_ahead.modules(Settings.for_tests(**changes)) == modules
 
 
 def test_it_names_modules_that_are_there() -> None:
