@@ -29,6 +29,8 @@ class Foreign:
     why: str = ""
     # Said where it is taken: what is different here.
     note: str = ""
+    # Value -> what is told at the start where it is taken.
+    notes: Mapping[str, str] = field(default_factory=dict)
     switch: bool = False
     # The value where none is written.
     alone: str = ""
@@ -172,11 +174,25 @@ LLGUIDANCE = "leave it out: llguidance compiles the grammars of requests (docs/u
 NO_IMAGES = "not served: images, audio and video"
 NO_OFFLOAD = "not served: weights or KV pages outside of the device's memory"
 PAGES = "leave it out: KV pages travel over the mesh, or with --page-transport nixl (docs/operate/split.md)"
+PAGES_TRAVEL = "without effect: KV pages travel over the mesh, or with --page-transport nixl"
 UP_STARTS_BOTH = "`specmesh up` starts workers of both phases: `--prefill-workers N --decode-workers M`"
 SPLIT = {"prefill": "prefill", "decode": "decode"}
+IN_A_MESH_OF_ITS_OWN = (
+    "knows no workers of another `specmesh up`, and computes all by itself; one command starts both phases:"
+    " --prefill-workers 1 --decode-workers 1"
+)
+OF_ONE_PHASE = dict.fromkeys(SPLIT, IN_A_MESH_OF_ITS_OWN)
+NO_REDIS = "without effect: streamers share requests out among the workers of their mesh, without Redis"
+ON_EACH_MACHINE = (
+    "write --nnodes M --node-rank K --master-addr FIRST --keys-dir FOLDER --tensor-parallel-size N on each of M"
+    " machines: K is its place, from 0, FIRST the address of the first, N the GPUs of all (docs/operate/parallel.md)"
+)
+READ_IN_FP8 = "a folder in fp8 is read as its config.json says; a dense one stays dense"
+LENGTH_OF_ANSWERS = "without effect: requests set the length of their answers (max_tokens)"
+KERNELS = "without effect: an executor has one kernel for each operation"
 IN_MODEL_FOLDER = "leave it out: the tokenizer is read from the model's folder"
 BY_PRIORITY = "leave it out: requests run by priority, then by arrival"
-SOCKETS = "leave it out: the processes of a machine use sockets, not ports, in the folder --run-dir"
+SOCKETS = "without effect: the processes of a machine use sockets in --run-dir, no ports"
 IN_REQUESTS = "leave it out: set it in each request"
 EMBEDDINGS = "without effect: /v1/embeddings is served beside generation"
 NO_SCORES = "not served: scores and classes; /v1/embeddings needs no flag"
@@ -206,7 +222,8 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--quantization", "vLLM, SGLang, FastDeploy", "quantization",
           values={"int8": "wint8", "wint8": "wint8", "wint4": "wint4"}, nothing=("", "none"), why=FORMATS),
     _flag("--quant_type", "PaddleNLP", "quantization",
-          values={"weight_only_int8": "wint8", "weight_only_int4": "wint4"}, nothing=("", "none"), why=FORMATS),
+          values={"weight_only_int8": "wint8", "weight_only_int4": "wint4", "a8w8_fp8": "none"},
+          notes={"a8w8_fp8": READ_IN_FP8}, nothing=("", "none"), why=FORMATS),
     _flag("--model-format", "LMDeploy", nothing=("hf",), why=FORMATS),
     _flag("--load-format", "vLLM, SGLang", nothing=("auto", "safetensors"),
           why="not served: files other than safetensors and GGUF; specmesh model convert reads .bin and .pt"),
@@ -252,7 +269,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--uvicorn-log-level", "vLLM", why="write --log-level NAME: it is for every process"),
     _switch("--disable-log-requests", "vLLM", nothing=ON, why="not served: prompts in the log"),
     _switch("--enable-log-requests", "vLLM", nothing=OFF, why="not served: prompts in the log"),
-    _switch("--enable-metrics", "SGLang", nothing=ON, why="leave it out: there are always metrics"),
+    _switch("--enable-metrics", "SGLang, LMDeploy", nothing=ON, why="leave it out: there are always metrics"),
     _flag("--ssl-certfile", "vLLM, SGLang", "ssl_certfile"),
     _flag("--ssl-keyfile", "vLLM, SGLang", "ssl_keyfile"),
     _flag("--ssl-keyfile-password", "vLLM, SGLang", why="write the key to a file without a passphrase (mode 0600)"),
@@ -283,7 +300,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--gpu-memory-utilization", "vLLM, FastDeploy", "gpu_memory_utilization"),
     _flag("--mem-fraction-static", "SGLang", why=KV_MEMORY),
     _flag("--cache-max-entry-count", "LMDeploy", why=KV_MEMORY),
-    _flag("--kv-cache-ratio", "FastDeploy", why=KV_MEMORY),
+    _flag("--kv-cache-ratio", "FastDeploy", idle=True, note="without effect: prompts and answers share all KV pages"),
     _flag("--num-gpu-blocks-override", "vLLM, FastDeploy", why=KV_MEMORY),
     _flag("--swap-space", "vLLM, FastDeploy", nothing=("0",), why=NO_OFFLOAD),
     _flag("--cpu-offload-gb", "vLLM, SGLang", nothing=("0",), why=NO_OFFLOAD),
@@ -311,28 +328,34 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--dist-init-addr --nccl-init-addr", "SGLang", "master_addr"),
     _switch("--headless", "vLLM", nothing=("true", "false"),
             note="without effect: only the node with `--node-rank 0` serves HTTP"),
-    _flag("--ips", "FastDeploy",
-          why="write on each machine --nnodes N --node-rank K --master-addr FIRST; K is its place in the list, from 0"),
+    _flag("--ips", "FastDeploy, PaddleNLP", why=ON_EACH_MACHINE),
+    _flag("--gpus", "PaddleNLP",
+          why="write --tensor-parallel-size N for that number of GPUs; CUDA_VISIBLE_DEVICES says which"),
     _switch("--disable-custom-all-reduce", "vLLM, SGLang, FastDeploy", nothing=ON,
             why="leave it out: all-reduce is always that of gloo or NCCL"),
     _flag("--distributed-executor-backend", "vLLM", nothing=("mp", "uni"), why=ONE_DEVICE),
     _flag("--api-server-count", "vLLM", "streamers",
           note="so is FastDeploy's `--workers`: here `--workers N` starts N copies of the model"),
-    _flag("--engine-worker-queue-port --cache-queue-port", "FastDeploy", why=SOCKETS),
-    _flag("--splitwise-role", "FastDeploy", "phase", values={"mixed": "all", **SPLIT}, note=UP_STARTS_BOTH),
-    _flag("--disaggregation-mode", "SGLang", "phase", values={"null": "all", **SPLIT}, note=UP_STARTS_BOTH),
-    _flag("--role", "LMDeploy", "phase", values={"hybrid": "all", **SPLIT}, note=UP_STARTS_BOTH),
+    _flag("--engine-worker-queue-port --cache-queue-port", "FastDeploy", idle=True, note=SOCKETS),
+    _flag("--scheduler-name --scheduler-host --scheduler-port --scheduler-db --scheduler-password --scheduler-topic"
+          " --scheduler-ttl", "FastDeploy", idle=True, note=NO_REDIS),
+    _flag("--splitwise-role", "FastDeploy", "phase", values={"mixed": "all", **SPLIT}, note=UP_STARTS_BOTH,
+          notes=OF_ONE_PHASE),
+    _flag("--disaggregation-mode", "SGLang", "phase", values={"null": "all", **SPLIT}, note=UP_STARTS_BOTH,
+          notes=OF_ONE_PHASE),
+    _flag("--role", "LMDeploy", "phase", values={"hybrid": "all", **SPLIT}, note=UP_STARTS_BOTH, notes=OF_ONE_PHASE),
     _flag("--kv-transfer-config", "vLLM", "phase", reads=_kv_role,
           note="its `kv_role`: `kv_producer` is `prefill`, `kv_consumer` is `decode`, `kv_both` is `all`. Its"
                " `kv_connector` isn't read: for `NixlConnector` write `--page-transport nixl`, which needs no side"
                " channel"),
     _flag("--disaggregation-transfer-backend", "SGLang", "page_transport", values={"nixl": "nixl"}, why=PAGES),
     _flag("--disaggregation-bootstrap-port --disaggregation-ib-device", "SGLang", why=PAGES),
-    _flag("--cache-transfer-protocol --pd-comm-port --rdma-comm-ports", "FastDeploy", why=PAGES),
+    _flag("--cache-transfer-protocol --pd-comm-port --rdma-comm-ports", "FastDeploy", idle=True, note=PAGES_TRAVEL),
     _flag("--migration-backend", "LMDeploy", why=PAGES),
     _flag("--device -dev", "vLLM, SGLang, LMDeploy, llama.cpp", "executor",
           values={"auto": "auto", "cuda": "triton", "cpu": "compiled", "none": "compiled"}, why=ONE_ENGINE),
-    _flag("--backend", "LMDeploy", why=ONE_ENGINE),
+    _flag("--backend", "LMDeploy", idle=True,
+          note="without effect: --executor chooses the implementation, by default the fastest that runs here"),
     _flag("--attention-backend", "vLLM, SGLang", why=ONE_ENGINE),
     _switch("--enforce-eager", "vLLM", nothing=OFF, why=GRAPHS),
     _switch("--disable-cuda-graph", "SGLang", nothing=OFF, why=GRAPHS),
@@ -340,6 +363,14 @@ FLAGS: tuple[Foreign, ...] = (
     _switch("--use-cudagraph", "FastDeploy", nothing=ON, why=GRAPHS),
     _flag("--compilation-config", "vLLM", why=GRAPHS),
     _flag("--graph-optimization-config", "FastDeploy", why=GRAPHS),
+    # PaddleNLP's predictor.py and export_model.py
+    _flag("--mode", "PaddleNLP", nothing=("dynamic",), note="without effect: a model is served from its folder",
+          why="not served: static graphs; name the folder that the model was exported from, and leave this out"),
+    _flag("--inference_model --append_attn --block_attn --mla_use_matrix_absorption", "PaddleNLP", idle=True,
+          alone="true", note=KERNELS),
+    _flag("--weight_block_size", "PaddleNLP", why="leave it out: the size of blocks is read from config.json"),
+    _flag("--max_length", "PaddleNLP", idle=True, note=LENGTH_OF_ANSWERS),
+    _flag("--output_path", "PaddleNLP", why="leave it out: nothing is exported; a model is served from its folder"),
     _flag("--load-choices", "FastDeploy", why="leave it out: there is only one way to load a model"),
     _switch("--async-scheduling", "vLLM", nothing=OFF, why="leave it out: there is only one scheduler"),
     # Speculation, beside --speculative-config and its keys
@@ -425,9 +456,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("-sm --split-mode", LLAMA, nothing=("none",), why=f"leave it out, or {ONE_DEVICE}"),
     _flag("-ts --tensor-split", LLAMA, why="write --tensor-parallel-size N: all its parts are of one size"),
     _flag("-mg --main-gpu", LLAMA, nothing=("0",), why="leave it out: set CUDA_VISIBLE_DEVICES in the environment"),
-    _flag("--rpc", LLAMA,
-          why="write on each machine --tensor-parallel-size N --nnodes N --node-rank K --master-addr FIRST"
-              " (docs/operate/parallel.md)"),
+    _flag("--rpc", LLAMA, why=ON_EACH_MACHINE),
     _flag("-fit --fit -fitt --fit-target -fitc --fit-ctx", LLAMA, nothing=("on",), idle=True,
           note="without effect: KV pages get what weights and the largest step leave of --gpu-memory-utilization"),
     _flag("-fa --flash-attn", LLAMA, nothing=("auto",), idle=True, alone="on",
@@ -582,11 +611,12 @@ def meant(key: str, value: Any) -> Meaning:
     """What a key of FOREIGN asks for. Raises ValueError with what to write instead, or what is missing."""
     flag = FOREIGN[key]
     text = _text(value)
+    told = flag.notes.get(text.lower(), "")
     if text.lower() in flag.nothing or (value is None and not flag.row):
         # The note of an idle one is for its other values.
-        return Meaning(note="" if text == "false" or flag.idle else flag.note)
+        return Meaning(note=told if text == "false" or flag.idle else told or flag.note)
     if text.lower() in flag.values:
-        return Meaning(flag.row, flag.values[text.lower()])
+        return Meaning(flag.row, flag.values[text.lower()], told)
     if flag.idle:
         return Meaning(note=flag.note)
     if flag.why:
@@ -607,6 +637,8 @@ def here(flag: Foreign) -> str:
         said.append("taken" if {*flag.nothing} == {"true", "false"} else f"taken if it is {values}")
     if flag.note:
         said.append(flag.note)
+    for value, told in flag.notes.items():
+        said.append(f"`{value}`: {told}")
     if flag.why:
         said.append(("otherwise refused: " if said else "refused: ") + flag.why)
     return "; ".join(said)

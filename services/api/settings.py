@@ -391,6 +391,17 @@ def accepted(row: Setting) -> str:
     return "text" if row.default else "text (may be empty)"
 
 
+# FastDeploy's flag of that name beside another of its own.
+HTTP_WORKERS = (
+    "write --streamers N for N processes of the HTTP server, as with {} beside it; here --workers N starts N copies of"
+    " the model"
+)
+
+
+def _is_of_fastdeploy(name: str) -> bool:
+    return name in FOREIGN and name not in ROWS and FOREIGN[name].of == "FastDeploy"
+
+
 # Names of other servers' flags for speculation, as keys of a file are written -> key of --speculative-config.
 _SPECULATION = {key_of(flag): key for flag, key in FLAGS.items()}
 
@@ -402,6 +413,8 @@ def _read_layer(
     is added to `notes`."""
     given: dict[str, tuple[Any, str]] = {}
     problems: list[str] = []
+    if "workers" in layer and (theirs := [key_of(key) for key in layer if _is_of_fastdeploy(key_of(key))]):
+        problems.append(f"{origin_of('workers')}: {HTTP_WORKERS.format(flag_name(theirs[0]))}")
     for key, value in layer.items():
         name = key_of(key)
         if name in _SPECULATION:
@@ -545,9 +558,8 @@ def _checked(
     if bool(values["prefill_workers"]) != bool(values["decode_workers"]):
         given = "prefill_workers" if values["prefill_workers"] else "decode_workers"
         problems.append(f"{origins[given]}: prefill_workers and decode_workers come together: set both, or none")
-    for name, split in (("phase", values["phase"] != ALL), ("prefill_workers", values["prefill_workers"] > 0)):
-        if split and not values["prefix_cache"]:
-            problems.append(f"{origins[name]}: pages are handed over by the prefix cache: leave prefix_cache on")
+    if not values["prefix_cache"] and (values["phase"] != ALL or values["prefill_workers"]):
+        problems.append(f"{origins['prefix_cache']}: leave it out: the prefix cache hands pages over to the other phase")
     for name in ("prefill_tensor_parallel_size", "decode_tensor_parallel_size"):
         if values[name] and values["phase"] == ALL and not values["prefill_workers"]:
             problems.append(f"{origins[name]}: there are no phases: set tensor_parallel_size, or prefill_workers")

@@ -82,8 +82,16 @@ _OF: dict[str, tuple[str, ...]] = {
 ALIASES: dict[str, dict[str, str]] = {
     "method": {alias: method.name for method in METHODS.values() for alias in method.aliases},
     "verify_strategy": {alias: strategy.name for strategy in STRATEGIES.values() for alias in strategy.aliases},
-    "draft_dtype": {"wint8": "int8", "weight_only_int8": "int8", "": "auto", "None": "auto"},
-}
+    "draft_dtype": {
+        "wint8": "int8", "weight_only_int8": "int8", "wint4": "int8", "weight_only_int4": "int8", "a8w8_fp8": "auto",
+        "": "auto", "None": "auto",
+    },
+}  # fmt: skip
+
+# Types of a drafter's weights that are taken as another -> what is told at the start.
+_TYPES_TOLD = dict.fromkeys(
+    ("wint4", "weight_only_int4"), "int8 instead: only the model's own weights are made of 4 bits"
+) | {"a8w8_fp8": "a folder in fp8 is read as its config.json says; a dense one stays dense"}
 
 # FastDeploy's MTP with n-grams: `auto`, which asks the text drafters and the MTP block.
 HYBRID_MTP, WITH_NGRAM = "hybrid_mtp_ngram", "with_ngram"
@@ -123,6 +131,8 @@ WITHOUT_EFFECT = (
     "disable_padded_drafter_batch", "use_local_argmax_reduction",
 )  # fmt: skip
 
+NO_CHOICE = "without effect: a drafter has the model's executor and KV pages"
+
 # What they mean together with others, which is no row of its own.
 COMBINED: dict[str, str] = {
     "mtp_strategy": "`default`: method decides; `with_ngram`: method auto, with the MTP block and text",
@@ -134,8 +144,8 @@ _NOTES: dict[str, str] = {
     "model": "a folder or hub id; without effect with naive, ngram and suffix, as there",
     "num_speculative_tokens": "with method auto an upper bound",
     "suffix_decoding_max_tree_depth": "bounds the context alone; in vLLM context and draft together",
-    "quantization": "leave it out for a quantised folder; other values are refused",
-    "draft_model_quant_type": "leave it out for a quantised folder; other values are refused",
+    "quantization": "leave it out for a quantised folder, a8w8_fp8 too; other values are refused",
+    "draft_model_quant_type": "leave it out for a quantised folder, a8w8_fp8 too; other values are refused",
     "max_candidate_len": "for --verify-strategy topp",
     "verify_window": "for --verify-strategy topp",
 }
@@ -202,13 +212,19 @@ def _meant(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, s
 
 
 def unread(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Keys that are taken and have no effect beside the others, and why."""
+    """Keys that are taken and have no effect beside the others, or another one, and why."""
     kept, _ = _meant(config)
     name = config.get("method", config.get("speculate_method"))
     found = [
         (key, f"without effect: {name} uses no model")
         for key, value in config.items()
         if KEYS.get(key) == "draft_model" and key not in kept and value
+    ]
+    found += [(key, NO_CHOICE) for key in config if key in WITHOUT_EFFECT and _is_on(config[key])]
+    found += [
+        (key, _TYPES_TOLD[value.lower()])
+        for key, value in config.items()
+        if KEYS.get(key) == "draft_dtype" and isinstance(value, str) and value.lower() in _TYPES_TOLD
     ]
     method = METHODS.get(ALIASES["method"].get(name, name.lower())) if isinstance(name, str) else None
     if method is None or method.combines or kept.get("method", name) != name:
@@ -218,6 +234,11 @@ def unread(config: Mapping[str, Any]) -> list[tuple[str, str]]:
         if others and method.name not in others:
             found.append((key, f"{name} doesn't read it; requests that ask for {' or '.join(others)} do"))
     return found
+
+
+def _is_on(value: Any) -> bool:
+    """Flags come as text."""
+    return str(value).lower() not in ("none", "false", "0", "")
 
 
 def _asks_for_nothing(key: str, value: Any) -> bool:
@@ -234,7 +255,8 @@ def _problem(key: str, value: Any) -> str:
     if key not in KEYS:
         close = difflib.get_close_matches(key, [*KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT], n=1, cutoff=0.6)
         return "no such key" + (f" (did you mean {close[0]}?)" if close else "")
-    if KEYS[key] == "draft_dtype" and value not in (*ALIASES["draft_dtype"], "int8"):
+    plain = value.lower() if isinstance(value, str) and value != "None" else value
+    if KEYS[key] == "draft_dtype" and plain not in (*ALIASES["draft_dtype"], "int8"):
         return f"not served: making {value!r} of a drafter; int8 is, and a folder's own format is read"
     if KEYS[key] == "method" and isinstance(value, str) and (missing := METHODS_TO_COME.get(value.lower())):
         return f"{value!r} needs {missing}, which isn't served; served are {', '.join(METHODS)}"
@@ -257,7 +279,7 @@ def here(key: str) -> str:
     if key in COMBINED:
         return COMBINED[key]
     if key in WITHOUT_EFFECT:
-        return "taken; without effect: a drafter has the model's executor and KV pages"
+        return f"taken; {NO_CHOICE}"
     if key in KEYS_TO_COME:
         missing, nothing = KEYS_TO_COME[key]
         values = " or ".join(f"`{str(value).lower()}`" for value in nothing)

@@ -14,7 +14,7 @@ from services.cli.flags import settings_or_exit, tell_notes
 
 def show(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    tell_notes(settings)
+    tell_notes(settings, os.environ)
     rows = [
         (name, settings.shown(name), settings.origin(name))
         for name, _ in settings

@@ -1,5 +1,6 @@
 """`specmesh explain`: what a flag, environment name or key of another server is here, and where a setting of ours has
-other names. Everything it says comes from the tables by which command lines and settings files are read.
+other names. Everything it says comes from the tables by which command lines and settings files are read. Whole commands
+are in explain_command.py.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from services.api import foreign_flags, speculative_config
+from services.api import foreign_environment, foreign_flags, speculative_config
+from services.api.foreign_environment import VARIABLES
 from services.api.foreign_flags import SHORT, key_of
 from services.api.settings import PREFIX, ROWS, SETTINGS, Setting, accepted, flag_name
+from services.cli.explain_command import is_command
+from services.cli.explain_command import main as command_main
 
 SERVERS = ("vLLM", "SGLang", "llama.cpp", "FastDeploy", "LMDeploy", "PaddleNLP")
 # What names of environment variables begin with: of ours, and of servers that make them from their flags.
@@ -69,6 +73,8 @@ def main(options: argparse.Namespace) -> int:
     if not options.names and not server:
         print("specmesh: name a flag, an environment name or a key, or write --from SERVER", file=sys.stderr)
         return 2
+    if is_command(options.names):
+        return command_main(options.names, options.json)
     found = {name: of_server(named(name), server) for name in options.names}
     if not options.names:
         found = {server: of_server(entries(), server)}
@@ -97,6 +103,10 @@ def entries() -> tuple[Entry, ...]:
         servers = tuple(speculative_config.server_of(key).split(", "))
         row = speculative_config.KEYS.get(key, "")
         theirs.append(Entry((key,), "key of --speculative-config", servers, row, speculative_config.here(key)))
+    theirs += [
+        Entry((each.name,), "environment variable", (each.of,), each.row, foreign_environment.here(each))
+        for each in VARIABLES.values()
+    ]
     return (*theirs, *(_of_setting(row, theirs) for row in SETTINGS))
 
 

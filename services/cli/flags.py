@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from services.api.foreign_environment import told
 from services.api.foreign_flags import FOREIGN, SHORT, key_of
 from services.api.settings import (
     PREFIX,
@@ -203,9 +204,11 @@ def settings_or_exit(options: argparse.Namespace) -> Settings:
         raise SystemExit(2) from None
 
 
-def tell_notes(settings: Settings) -> None:
-    """What was given and has no effect."""
-    for note in settings.notes:
+def tell_notes(settings: Settings, environment: Mapping[str, str] | None = None) -> None:
+    """What was given and has no effect; of an `environment`, variables of other servers, too. A process of a mesh has
+    that of `up`, which has told them."""
+    variables = told(environment, settings.origin) if environment is not None else ()
+    for note in (*settings.notes, *variables):
         print(f"specmesh: note: {note}", file=sys.stderr)
 
 

@@ -130,7 +130,7 @@ def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) 
 
 def _do_up(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    tell_notes(settings)
+    tell_notes(settings, os.environ)
     if options.on == "ray":
         from services.cli.on_ray import up as up_on_ray
 
@@ -287,7 +287,8 @@ def _add_batch(sub: Parser) -> None:
 
 def _do_batch(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    tell_notes(settings)
+    # A mesh of its own has what it tells in a log.
+    tell_notes(settings, None if options.url else os.environ)
     from services.cli.batch import main as batch
 
     return batch(options, settings)
@@ -491,7 +492,7 @@ def _explain(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "Exit code 1 if a name is unknown."
     help = "Say what a flag, environment name or key of another server is here"
     sub = _add(commands, "explain", help, _do_explain, more)
-    told = "flags, environment names, keys of --speculative-config, or settings of specmesh"
+    told = "flags, environment names, keys of --speculative-config, settings of specmesh, or a whole command in quotes"
     sub.add_argument("names", nargs="*", metavar="NAME", help=told)
     servers = "all names of this server: vLLM, SGLang, llama.cpp, FastDeploy, LMDeploy or PaddleNLP"
     sub.add_argument("--from", dest="server", metavar="SERVER", help=servers)

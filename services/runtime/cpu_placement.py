@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from services.api.cores import cores_of
+from services.api.foreign_environment import GPUS as GPUS
 
 # No step waits for these.
 STAND_BACK = ("streamer", "tokenizer")
-GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def take_place(role: str, cores: str, niceness: int) -> None:

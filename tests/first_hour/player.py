@@ -22,7 +22,8 @@ Ended = Callable[[Literal["worked", "said what to do"]], None]
 MODEL = "smollm2-135m-instruct"
 PATIENCE = 240  # s: starts of a loaded machine
 # What a user writes where a line has a capital word.
-WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "NAME": "info", "JSON": "[[0]]", "FOLDER": tempfile.gettempdir()}
+WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "NAME": "info", "JSON": "[[0]]", "FOLDER": tempfile.gettempdir(),
+           "M": "2", "K": "1", "FIRST": "10.0.0.1"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ def _with_flag(words: list[str], flag: str, reason: str) -> list[str]:
     while end < len(words) and not words[end].startswith("--"):
         end += 1
     instead: list[str] = []
-    if wanted := re.search(r"(?:^|\W)write (--[\w-]+)(?: ([A-Z]+|[a-z]+[0-9]*))?\b", reason):
-        instead = [wanted[1], *([WRITTEN.get(wanted[2], wanted[2])] if wanted[2] else [])]
+    if wanted := re.search(r"(?:^|\W)write ((?:--[\w-]+(?: (?:[A-Z]+|[a-z]+[0-9]*))?\b ?)+)", reason):
+        instead = [WRITTEN.get(word, word) for word in wanted[1].split()]
     elif not re.match(r"leave it out|not served: ", reason):
         raise AssertionError(f"nothing to type: {reason}")
     return [*words[:place], *instead, *words[end:]]

@@ -89,6 +89,9 @@ FASTDEPLOY = """
 --workers 4
 --ips 10.0.0.1,10.0.0.2
 --metrics-port 24400
+--workers 2 --engine-worker-queue-port 8182
+--scheduler-name splitwise --scheduler-host 127.0.0.1 --scheduler-password secret
+--splitwise-role prefill
 """
 LMDEPLOY = """
 --session-len 4096
@@ -98,6 +101,8 @@ LMDEPLOY = """
 --max-batch-size 32
 --quant-policy 8
 --backend turbomind
+--backend pytorch
+--enable-metrics
 """
 PADDLENLP = """
 --model_name_or_path smollm2-135m-instruct
@@ -105,6 +110,12 @@ PADDLENLP = """
 --batch_size 8
 --speculate_max_draft_token_num 5
 --quant_type weight_only_int8
+--quant_type a8w8_fp8
+--inference_model --dtype float16
+--mode dynamic --append_attn 1
+--mode static
+--max_length 1024
+--gpus 0,1,2,3
 """
 LLAMA_SERVER = """
 -m smollm2-135m-instruct

@@ -25,7 +25,7 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
           "phase": "prefill", "api_keys_file": str(Path(__file__).with_name("keys.txt"))}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
 WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m",
-           "K": "1", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip
+           "K": "1", "M": "2", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip
 # What some settings need beside them.
 MANY = ("--tp=64", "--master-addr=a", "--keys-dir=keys")
 WITH = {"nnodes": MANY, "node_rank": (*MANY, "--nnodes=64"), "ssl_keyfile": ("--ssl-certfile=c",)}
@@ -173,6 +173,34 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
 )
 def test_values_are_read_as_their_servers_read_them(words: list[str], row: str, value: Any) -> None:
     assert getattr(typed(*words), row) == value
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_one_phase_alone_is_told_to_know_no_other_mesh(role: str) -> None:
+    (note,) = typed("--splitwise-role", role).notes
+    assert note.endswith("--prefill-workers 1 --decode-workers 1")
+    assert typed("--splitwise-role", "mixed").notes == ()
+
+
+def test_workers_beside_flags_of_fastdeploy_are_asked_back() -> None:
+    """There they are processes for HTTP."""
+    assert refused("--workers", "2", "--scheduler-ttl", "9000").startswith(
+        "flag --workers: write --streamers N for N processes of the HTTP server, as with --scheduler-ttl beside it"
+    )
+    assert typed("--workers", "2", "--metrics-port", "9000").workers == 2
+    assert typed("--workers", "2", "--max-num-seqs", "8").workers == 2
+
+
+def test_fp8_of_paddlenlp_is_what_the_folder_says() -> None:
+    settings = typed("--quant_type", "a8w8_fp8")
+    assert settings.quantization == "none" and "is read as its config.json says" in settings.notes[0]
+    assert "is read as its config.json says" in typed("--draft_model_quant_type", "a8w8_fp8").notes[0]
+
+
+@pytest.mark.parametrize("words", [["--inference_model"], ["--append_attn", "1"], ["--mla_use_matrix_absorption=1"]])
+def test_a_switch_of_paddlenlp_has_a_value_or_none(words: list[str]) -> None:
+    settings = typed(*words, "--dtype", "float32")
+    assert settings.dtype == "float32" and len(settings.notes) == 1
 
 
 def test_every_type_of_ours_is_taken_by_its_name() -> None:

@@ -45,6 +45,9 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+PAGES_NEED_IT = "leave it out: the prefix cache hands pages over"
+
+
 # Order of the sources
 
 
@@ -53,8 +56,8 @@ def write(folder: Path, text: str) -> Path:
     [
         ({"prefill_workers": 1}, "prefill_workers and decode_workers come together"),
         ({"decode_workers": 2}, "prefill_workers and decode_workers come together"),
-        ({"phase": "decode", "prefix_cache": False}, "leave prefix_cache on"),
-        ({"prefill_workers": 1, "decode_workers": 1, "prefix_cache": False}, "leave prefix_cache on"),
+        ({"phase": "decode", "prefix_cache": False}, PAGES_NEED_IT),
+        ({"prefill_workers": 1, "decode_workers": 1, "prefix_cache": False}, PAGES_NEED_IT),
         ({"prefill_tensor_parallel_size": 2}, "there are no phases"),
     ],
 )
@@ -230,10 +233,10 @@ def test_inference_with_reference_is_ngram_under_another_name() -> None:
 
 def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
     message = refused(
-        {"speculative_config": '{"method": "mlp_speculator", "quantization": "wint4", "verify_strategy": "synthetic"}'}
+        {"speculative_config": '{"method": "mlp_speculator", "quantization": "mxfp4", "verify_strategy": "synthetic"}'}
     )
     assert "method: 'mlp_speculator' needs the network of MLP speculators, which isn't served" in message
-    assert "quantization: not served: making 'wint4' of a drafter" in message
+    assert "quantization: not served: making 'mxfp4' of a drafter" in message
     assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 

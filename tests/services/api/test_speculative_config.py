@@ -199,6 +199,9 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     "FastDeploy, wint8": (
         {"method": "mtp", "quantization": "wint8"}, {"method": "mtp", "draft_dtype": "int8"},
     ),
+    "FastDeploy, WINT8": ({"method": "mtp", "quantization": "WINT8"}, {"method": "mtp", "draft_dtype": "int8"}),
+    "FastDeploy, WINT4": ({"method": "mtp", "quantization": "WINT4"}, {"method": "mtp", "draft_dtype": "int8"}),
+    "FastDeploy, a8w8_fp8": ({"method": "mtp", "quantization": "a8w8_fp8"}, {"method": "mtp"}),
     "FastDeploy, block_wise_fp8": (
         {"method": "mtp", "quantization": {"quantization": "block_wise_fp8"}},
         "quantization: not served: making {'quantization': 'block_wise_fp8'} of a drafter; int8 is",
@@ -306,6 +309,24 @@ def test_a_model_beside_a_method_that_has_none_is_told() -> None:
     assert settings.draft_model == ""
     for used in ('{"method": "mtp", "model": "/m"}', '{"method": "ngram"}', '{"method": "ngram", "model": null}'):
         assert load_settings({"speculative_config": used}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"quantization": "WINT4"}, "quantization: int8 instead: only the model's own weights are made of 4 bits"),
+        ({"num_gpu_block_expand_ratio": 1}, "num_gpu_block_expand_ratio: without effect: "),
+        ({"return_full_hidden_states": True}, "return_full_hidden_states: without effect: "),
+    ],
+)
+def test_what_is_something_else_here_is_told(config: dict[str, Any], note: str) -> None:
+    (told,) = load_settings({"speculative_config": json.dumps({"method": "mtp", **config})}).notes
+    assert told.startswith(f"flag --speculative-config, {note}")
+
+
+@pytest.mark.parametrize("off", [False, None, "0"])
+def test_a_key_without_effect_that_asks_for_nothing_is_not_told(off: Any) -> None:
+    assert load_settings({"speculative_config": json.dumps({"return_full_hidden_states": off})}).notes == ()
 
 
 def test_keys_of_another_method_beside_a_fixed_one_are_told() -> None:

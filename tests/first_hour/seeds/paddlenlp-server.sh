@@ -1,0 +1,16 @@
+export MP_NUM=1
+export CUDA_VISIBLE_DEVICES=0
+export HEALTH_HTTP_PORT="8110"
+export SERVICE_GRPC_PORT="8811"
+export METRICS_HTTP_PORT="8722"
+export INTER_PROC_PORT="8813"
+export SERVICE_HTTP_PORT="9965"
+export MAX_SEQ_LEN=8192
+export MAX_DEC_LEN=1024
+export BATCH_SIZE="48"
+export BLOCK_BS="5"
+export BLOCK_RATIO="0.75"
+export MAX_CACHED_TASK_NUM="128"
+export PUSH_MODE_HTTP_WORKERS="1"
+export MODEL_DIR=${MODEL_DIR:-"/models"}
+start_server
