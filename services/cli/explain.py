@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
         print("specmesh: name a flag, an environment name or a key, or write --from SERVER", file=sys.stderr)
         return 2
     if is_command(options.names):
-        return command_main(options.names, options.json)
+        return command_main(options.names, options.parser.commands["up"], options.json)
     found = {name: of_server(named(name), server) for name in options.names}
     if not options.names:
         found = {server: of_server(entries(), server)}

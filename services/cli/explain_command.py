@@ -22,6 +22,7 @@ from services.api.foreign_flags import key_of
 from services.api.settings import Settings, SettingsError, flag_name, load_settings
 from services.api.settings_file import read_file
 from services.api.speculative_config import FLAGS
+from services.cli.flags import Parser, given_flags, spelled_out
 from services.cli.shell_words import statements
 
 WIDTH = 100
@@ -92,10 +93,10 @@ def is_command(names: Sequence[str]) -> bool:
     return any(" " in name.strip() for name in names) or (bool(names) and names[0] in _STARTS)
 
 
-def main(names: Sequence[str], as_json: bool) -> int:
+def main(names: Sequence[str], up: Parser, as_json: bool) -> int:
     text = names[0] if len(names) == 1 else shlex.join(names)
     try:
-        found = list(translations(text))
+        found = list(translations(text, up))
     except ValueError as error:
         print(f"specmesh: {error}", file=sys.stderr)
         return 2
@@ -109,31 +110,31 @@ def main(names: Sequence[str], as_json: bool) -> int:
     return 1 if any(each.refused for each in found) else 0
 
 
-def translations(text: str, environment: Mapping[str, str] | None = None) -> Iterator[Translation]:
-    """Of each server that it starts. Raises ValueError, with what is wrong with the text."""
+def translations(text: str, up: Parser, environment: Mapping[str, str] | None = None) -> Iterator[Translation]:
+    """Of each server that it starts; `up` parses our command. Raises ValueError, with what is wrong with the text."""
     for statement in statements(text, environment):
         words = statement.words
         place = next((place for place, word in enumerate(words) if _base(word) in PROGRAMS), None)
         if place is not None:
-            yield _translation(words, place, statement.environment)
+            yield _translation(words, place, statement.environment, up)
             continue
         # `docker run … -c 'SCRIPT'`
         for word in (word for word in words if " " in word):
             with contextlib.suppress(ValueError):
-                yield from translations(word, statement.environment)
+                yield from translations(word, up, statement.environment)
 
 
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _translation(words: Sequence[str], place: int, environment: Mapping[str, str]) -> Translation:
+def _translation(words: Sequence[str], place: int, environment: Mapping[str, str], up: Parser) -> Translation:
     program = PROGRAMS[_base(words[place])]
     rest = list(words[place + 1 :])
     while rest and rest[0] in program.behind:
         del rest[0]
     launcher = _pairs(words[:place])
-    unknown, given = _given(rest)
+    unknown, given = _given(rest, up)
     told = [program.told] if program.told else []
     _add_model_of(given, _base(words[place]))
     if "ips" in given:
@@ -162,13 +163,9 @@ def _translation(words: Sequence[str], place: int, environment: Mapping[str, str
     return Translation(program.server, tuple(commands), tuple(told), tuple(refused))
 
 
-def _given(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _given(words: Sequence[str], up: Parser) -> tuple[list[str], dict[str, Any]]:
     """What the parser of `up` doesn't know, and what it has read."""
-    # Imported here: the commands are not there yet when the parser of `explain` is made.
-    from services.cli.flags import given_flags, spelled_out
-    from services.cli.main import parser
-
-    options, unknown = parser().parse_known_args(["up", *spelled_out(words)])
+    options, unknown = up.parse_known_args(spelled_out(words))
     given: dict[str, Any] = given_flags(options)
     if options.config:
         given |= _of_file(options.config, given)

@@ -23,6 +23,8 @@ from services.cli.shell_words import statements
 
 CONFIG = {"quantization": "wint4", "max_sequences": 96, "max_context": 32768, "gpu_memory_utilization": 0.8}
 GPUS = "CUDA_VISIBLE_DEVICES"
+# The parser of our command.
+UP = parser().parse_args(["explain"]).parser.commands["up"]
 ALL_GPUS = f"{GPUS}=0,1,2,3,4,5,6,7 "
 
 
@@ -282,7 +284,7 @@ def test_no_variable_of_the_environment_is_ignored_in_silence(seed: str, tmp_pat
 @pytest.mark.parametrize("seed", SEEDS)
 def test_explain_says_the_whole_command_as_ours(seed: str, ended: Ended) -> None:
     expected = EXPECTED[seed]
-    (found,) = translations(text_of(seed))
+    (found,) = translations(text_of(seed), UP)
     assert found.commands == expected.ours
     assert {line.partition(": ")[0] for line in found.refused} == expected.left_out
     for command in found.commands:

@@ -18,6 +18,7 @@ from tiny_families import write_families
 
 from bench.running_mesh import free_ports
 from services.cli.explain_command import translations
+from services.cli.main import parser
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +111,8 @@ def test_a_pasted_command_serves(seed: str, families: dict[str, str], tmp_path: 
 
 @pytest.mark.parametrize("seed", TRANSLATED)
 def test_a_translated_command_serves(seed: str, families: dict[str, str], tmp_path: Path, ended: Ended) -> None:
-    (found,) = translations(text_of(seed).replace("--config ./", f"--config {FOLDER}/"))
+    up = parser().parse_args(["explain"]).parser.commands["up"]
+    (found,) = translations(text_of(seed).replace("--config ./", f"--config {FOLDER}/"), up)
     _, _, _, *words = shlex.split(found.commands[0])
     answer = answered(here(words, families, tmp_path), tmp_path, executor_for(seed))
     assert answer["usage"]["completion_tokens"] == 12

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from services.cli.explain_command import Translation, is_command, translations
-from services.cli.main import main
+from services.cli.main import main, parser
+
+# The parser of our command.
+UP = parser().parse_args(["explain"]).parser.commands["up"]
 
 
 def translated(text: str) -> Translation:
-    (found,) = translations(text)
+    (found,) = translations(text, UP)
     return found
 
 
