@@ -42,6 +42,7 @@ def written(folder: Path) -> dict[str, int]:
     return {str(each): each.stat().st_mtime_ns for each in folder.rglob("*.nbc")}
 
 
+@pytest.mark.slow  # loops are compiled anew
 def test_a_start_compiles_only_what_is_not_there(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     folder, _ = compiled(model)
