@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ from specmesh import rooms
 
 if TYPE_CHECKING:
     from services.worker.parallel.nodes import Nodes
+
+log = logging.getLogger("specmesh.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def load_torch_model(
     choice, dtype = _chosen(wanted, network)
     options = _options(wanted, network, dtype, taps if opened is None else opened.taps)
     check_kv_dtype(choice, network, options.kv_dtype)
-    drafting = replace(options, dtype=_draft_dtype(wanted, choice, dtype))
+    drafting = replace(options, dtype=_draft_dtype(wanted, choice, network, dtype))
     torch.set_num_threads(options.threads)
     shares = shares_of(network, wanted.ranks, wanted.ranks_here, choice, dtype)
     counted = shares_in_memory(shares, wanted.ranks_here, choice)
@@ -153,8 +156,14 @@ def _options(wanted: Wanted, network: Network, dtype: str, taps: Sequence[Tap]) 
     )
 
 
-def _draft_dtype(wanted: Wanted, choice: ExecutorChoice, dtype: str) -> str:
-    return choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
+def _draft_dtype(wanted: Wanted, choice: ExecutorChoice, network: Network, dtype: str) -> str:
+    if wanted.draft_dtype == "auto":
+        return choice.drafting_dtype(dtype)
+    asked = _dtype(wanted.draft_dtype)
+    if why := choice.executor.why_not(network, asked):
+        log.warning("draft_dtype %s: %s; the drafter computes in %s", asked, why, dtype)
+        return dtype
+    return asked
 
 
 def _plan(

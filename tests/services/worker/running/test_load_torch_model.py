@@ -68,6 +68,17 @@ def test_a_folder_says_how_its_hidden_states_are_pooled(tmp_path: Path) -> None:
     assert load(tmp_path).facts.pooling == "mean"
 
 
+def test_a_drafter_computes_in_the_models_dtype_where_its_own_cannot_be_had(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny(tmp_path)
+    wanted = Wanted(
+        dtype="float32", draft_dtype="int8", executor="plain", threads=1, page_tokens=16, kv_cache_mb=8
+    )
+    assert load_torch_model(tmp_path, wanted, head=("draft_model", tmp_path)).head is not None
+    assert "draft_dtype int8: plain torch computes in bfloat16 or float32" in caplog.text
+
+
 def test_pages_from_free_memory_are_no_more_than_the_sequences_can_use(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     assert load(tmp_path, kv_cache_mb=0, max_sequences=3).facts.pages == 3 * 256 // 16
