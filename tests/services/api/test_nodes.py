@@ -62,7 +62,7 @@ def test_the_flags_of_others_mean_the_same() -> None:
         found = load_settings({**flags, "keys_dir": "keys"})
         assert (found.tensor_parallel_size, found.nnodes, found.node_rank) == (4, 2, 1)
         assert meeting_address(found.master_addr, found.master_port) == ("a", 5000)
-    with pytest.raises(SettingsError, match="--nnodes N --node-rank K --master-addr FIRST"):
+    with pytest.raises(SettingsError, match="--nnodes M --node-rank K --master-addr FIRST"):
         load_settings({"ips": "10.0.0.1,10.0.0.2"})
 
 

@@ -30,7 +30,7 @@ def completed(*words: str) -> set[str]:
 
 def test_bash_offers_commands_and_their_own_flags() -> None:
     assert completed("specmesh", "") == {*commands(), "--version", "--help"}
-    assert completed("specmesh", "co") == {"corpus", "config", "completion"}
+    assert completed("specmesh", "co") == {"compile", "corpus", "config", "completion"}
     assert completed("specmesh", "chat", "--me") == {"--method"}
     assert completed("specmesh", "chat", "--kv") == set()
     assert completed("specmesh", "up", "--kv") == {"--kv-cache-dtype", "--kv-cache-mb"}
