@@ -7,19 +7,17 @@ request, and by each process for itself: a forked child has none of its parent's
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
-import re
-import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import aiohttp
+
+from specmesh.certificates import trusting
 
 # Between two attempts of a request that the server had no room for.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -162,21 +160,12 @@ class Connection:
             connector: aiohttp.BaseConnector = (
                 aiohttp.UnixConnector(self._socket, limit=0)
                 if self._socket
-                else aiohttp.TCPConnector(limit=0, ssl=_only(self._certificate) if self._certificate else True)
+                else aiohttp.TCPConnector(limit=0, ssl=trusting(self._certificate) if self._certificate else True)
             )
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, timeout=NO_TIMEOUT, read_bufsize=LONGEST_EVENT
             )
         return self._session
-
-
-def _only(certificate: str) -> aiohttp.Fingerprint:
-    """The first in the file is the server's own."""
-    text = Path(certificate).read_text()
-    first = re.search(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", text, re.DOTALL)
-    if first is None:
-        raise ValueError(f"{certificate} has no certificate")
-    return aiohttp.Fingerprint(hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[0])).digest())
 
 
 async def _put_all(items: AsyncIterator[T], put: Callable[[tuple[T | None, BaseException | None, bool]], None]) -> None:

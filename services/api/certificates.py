@@ -1,4 +1,4 @@
-"""The certificate of the HTTP server (ssl_certfile, ssl_keyfile), and how programs of this machine trust it.
+"""The certificate of the HTTP server (ssl_certfile, ssl_keyfile). Clients of this machine: specmesh/certificates.py.
 
 Knows no sockets; the server's side of a connection is services/streamer/door/handshake.py.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-
-END = "-----END CERTIFICATE-----"
 
 
 def server_context(certfile: str, keyfile: str = "") -> ssl.SSLContext:
@@ -35,16 +33,4 @@ def server_context(certfile: str, keyfile: str = "") -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ValueError(f"ssl_keyfile: {keyfile} is not the key of the certificate in {certfile}") from None
         raise ValueError(f"ssl_keyfile: {keyfile or certfile} has no private key in PEM form") from None
-    return context
-
-
-def trusting(certfile: str) -> ssl.SSLContext:
-    """For a client that knows the server's own certificate: this one and no other, whatever name it is for."""
-    text = Path(certfile).read_text(encoding="ascii", errors="replace")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # The server's own comes first; its issuers would vouch for others, too.
-    first = text.find("-----BEGIN CERTIFICATE-----")
-    context.load_verify_locations(cadata=text[first : text.index(END) + len(END)])
     return context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 
-from services.api.certificates import trusting
 from services.api.hosts import client_host, http_url
 from services.api.settings import Settings
+from specmesh.certificates import trusting
 
 
 def own_url(settings: Settings) -> str:

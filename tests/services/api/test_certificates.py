@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from certificates import Made, make_certificate, openssl
 
-from services.api.certificates import server_context, trusting
+from services.api.certificates import server_context
 from services.api.own_door import own_context, own_url
 from services.api.settings import Settings, SettingsError
+from specmesh.certificates import trusting
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ from certificates import Made, make_certificate, put
 from fake_mesh import MODEL, FakeMesh, FakeTarget, floods, says, until
 from raw_sockets import BODY, QUICK, answer, head
 
-from services.api.certificates import trusting
 from services.api.settings import Settings
 from services.cli.chat import server_of
 from services.cli.status import ask
 from services.streamer.door.connections import MAX_REFUSED, Connections
 from services.streamer.door.file_watch import FileWatch
+from specmesh.certificates import trusting
 
 REQUEST = head(len(BODY)) + BODY
 
