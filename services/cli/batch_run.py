@@ -1,4 +1,4 @@
-"""A batch against a server: so many requests in flight, tries again where the server has no room, and progress.
+"""Sends the requests of a batch, a bounded number at a time; repeats those refused for lack of room; shows progress.
 
     lines ─▶ met before? ─▶ refused, or sent ─▶ OUT, as answers come
 

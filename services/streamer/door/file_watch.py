@@ -1,5 +1,5 @@
-"""Tells when files have changed, by what the file system says of them. No timers: whoever needs a file's content asks
-first, which takes a microsecond a file."""
+"""Tells whether files have changed, by time, size and inode. There is no timer: whoever uses a file asks each time,
+which takes a microsecond a file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`specmesh model convert`: files of torch.save become safetensors that are loaded; hostile ones are refused by name,
-in a process that can do no more than write so many bytes."""
+in a process that can do nothing but write a bounded number of bytes."""
 
 from __future__ import annotations
 
