@@ -182,10 +182,12 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _bytes_under(folder: Path) -> int:
+    """Of files. pip moves them, and removes folders, while we look: os.walk passes over a folder that has gone."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves files while we look
-            total += path.stat().st_size
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
     return total
 
 

