@@ -6,7 +6,7 @@ from typing import Any
 
 from services.streamer.openai.structured import FORMATS
 from services.streamer.openai.tools import ALLOWED, AUTO, MAX_TOOLS, NONE, REQUIRED, TOOL_NAME
-from services.streamer.responses.items import READERS, ROLES, TEXTS
+from services.streamer.responses.items import READERS, ROLES, SUMMARY, TEXTS
 from services.streamer.responses.wishes import EFFORTS, INCLUDED, LONGEST_LABEL_VALUE, MAX_LABELS
 
 Schema = dict[str, Any]
@@ -18,20 +18,12 @@ def _text(help: str) -> Schema:
     return {"type": "string", "description": help}
 
 
-_PARTS: Schema = {
-    "description": "Text, or text parts that are joined",
-    "oneOf": [
-        TEXT,
-        {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["type", "text"],
-                "properties": {"type": {"enum": list(TEXTS)}, "text": TEXT},
-            },
-        },
-    ],
-}
+def _parts(*kinds: str) -> Schema:
+    properties = {"type": {"enum": list(kinds)}, "text": TEXT}
+    return {"type": "array", "items": {"type": "object", "required": ["type", "text"], "properties": properties}}
+
+
+_PARTS: Schema = {"description": "Text, or text parts that are joined", "oneOf": [TEXT, _parts(*TEXTS)]}
 _ITEM: Schema = {
     "type": "object",
     "properties": {
@@ -42,7 +34,7 @@ _ITEM: Schema = {
         "name": _text("Of a call: the function"),
         "arguments": _text("Of a call: a JSON object as text"),
         "output": {**_PARTS, "description": "What a function returned: text, or text parts"},
-        "summary": {"type": "array", "description": "Of reasoning: read where it has no content"},
+        "summary": {**_parts(SUMMARY), "description": "Of reasoning: read where it has no content"},
     },
 }
 _TOOL: Schema = {

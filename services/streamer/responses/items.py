@@ -20,6 +20,7 @@ from services.streamer.openai.tools import LONGEST_ID, read_arguments
 ROLES = ("system", "developer", "user", "assistant")
 STATUSES = ("in_progress", "completed", "incomplete")
 TEXTS = ("input_text", "output_text", "text")
+SUMMARY = "summary_text"
 _TEXT_PART = {"type", "text"}
 
 
@@ -122,7 +123,7 @@ def _function_call_output(item: BodyFields, turns: Turns) -> None:
 def _reasoning(item: BodyFields, turns: Turns) -> None:
     """Its text, or where there is none its summary."""
     item.only("encrypted_content", "")
-    summary = _parts(item, "summary", ("summary_text",))
+    summary = _parts(item, "summary", (SUMMARY,))
     texts = _parts(item, "content", ("reasoning_text",)) or summary
     if texts:
         turns.reasoned("\n".join(texts))

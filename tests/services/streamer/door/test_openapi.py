@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,22 @@ def test_the_document_has_every_route_and_no_other() -> None:
     paths = document(ROUTES, "1")["paths"]
     described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_every_array_says_what_is_in_it_and_every_required_field_is_described() -> None:
+    """/docs draws neither a list of nothing nor a field that isn't there: it would show no route at all."""
+    for place, schema in _within(document(ROUTES, "1")):
+        assert schema.get("type") != "array" or "items" in schema, place
+        if schema.get("type") == "object":
+            assert set(schema.get("required", ())) <= set(schema.get("properties", ())), place
+
+
+def _within(value: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of a document, with its place."""
+    if isinstance(value, dict):
+        yield place, value
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _within(each, f"{place}/{key}")
 
 
 def test_probes_and_metrics_are_described_as_they_answer() -> None:
