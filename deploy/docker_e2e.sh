@@ -38,6 +38,8 @@ leave() {
         if [ -n "$DOCKERD_PID" ]; then
             kill "$DOCKERD_PID" 2>/dev/null || true
             wait "$DOCKERD_PID" 2>/dev/null || true
+            # The engine leaves these mounted, and the folder couldn't be removed.
+            umount "$WORK"/exec/netns/* 2>/dev/null || true
         fi
         [ -n "${E2E_DIR:-}" ] || rm -rf "$WORK" || true
     fi

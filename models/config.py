@@ -135,14 +135,29 @@ class Fields:
                 return RopeFields(values)
         return RopeFields({})
 
-    def rope(self, width: int, *, theta: float = 10000.0, interleaved: bool = False) -> Rope:
-        """The rotation of the first `width` dimensions of a head; `theta` is the family's default."""
+    def rope(
+        self, width: int, *, theta: float = 10000.0, interleaved: bool = False, partial: bool = False
+    ) -> Rope:  # fmt: skip
+        """The rotation of the first `width` dimensions of a head, or with `partial` of as many of them as
+        partial_rotary_factor says; `theta` is the family's default."""
         section = self.rope_section()
-        for where in (self, section):
-            where.refuse_unless("partial_rotary_factor", 1, 1.0)
+        if partial:
+            width = self._rotated(section, width)
+        else:
+            for where in (self, section):
+                where.refuse_unless("partial_rotary_factor", 1, 1.0)
         section.refuse_unless("mrope_section")
         base = section.number("rope_theta", self.number("rope_theta", theta, above=1.0), above=1.0)
         return Rope(width, base, _scaling(self, section), interleaved)
+
+
+    def _rotated(self, section: RopeFields, dim: int) -> int:
+        name = "partial_rotary_factor"
+        where = section if section.given(name) else self
+        width = int(dim * where.number(name, 1.0))
+        if width % 2 or not 0 < width <= dim:
+            where.refuse(name, f"a share that is an even number of {dim} dimensions")
+        return width
 
 
 class RopeFields(Fields):

@@ -1,4 +1,5 @@
-"""DeepSeek-V3 and R1: multi-head latent attention, and experts behind a few dense layers.
+"""DeepSeek-V3 and R1, and what has their layers (Kimi K2, GLM-4.7 Flash): multi-head latent attention, and experts
+behind a few dense layers.
 
 The layer behind the last, which predicts a further token (num_nextn_predict_layers), is models/heads/mtp.py's.
 """
@@ -17,10 +18,10 @@ _INNER_EPSILON = 1e-6
 def network(fields: Fields) -> Network:
     _refuse_what_is_not_computed(fields)
     sizes = _read_sizes(fields)
-    first_sparse = fields.count("first_k_dense_replace", least=0)
+    sparse = is_sparse(fields, sizes.layers)
 
     def layer(index: int, name: str) -> Layer:
-        return _layer(fields, sizes, name, sparse=index >= first_sparse)
+        return _layer(fields, sizes, name, sparse=sparse[index])
 
     return decoder(fields, sizes, layer)
 
@@ -37,14 +38,24 @@ def _layer(fields: Fields, sizes: DenseSizes, name: str, *, sparse: bool) -> Lay
         before_attention,
         _attention(fields, sizes, f"{name}self_attn."),
         before_mlp,
-        _experts(fields, sizes, wide) if sparse else mlp(sizes.hidden, fields.count("intermediate_size"), wide),
+        choose_experts(fields, sizes, wide) if sparse else mlp(sizes.hidden, fields.count("intermediate_size"), wide),
     )
+
+
+def is_sparse(fields: Fields, layers: int) -> list[bool]:
+    """Of each layer, whether it has experts: mlp_layer_types says it layer by layer, first_k_dense_replace where they
+    begin."""
+    if not fields.given("mlp_layer_types"):
+        first = fields.count("first_k_dense_replace", least=0)
+        return [index >= first for index in range(layers)]
+    kinds = fields.values["mlp_layer_types"]
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
+        fields.refuse("mlp_layer_types", f"{layers} times dense or sparse")
+    return [kind == "sparse" for kind in kinds]
 
 
 def _refuse_what_is_not_computed(fields: Fields) -> None:
     fields.choice("hidden_act", ("silu",), "silu")
-    fields.refuse_unless("scoring_func", "sigmoid")
-    fields.refuse_unless("topk_method", "noaux_tc")
     fields.refuse_unless("moe_layer_freq", 1)
     fields.refuse_unless("num_key_value_heads", fields.count("num_attention_heads"))
 
@@ -99,7 +110,10 @@ def _scale(fields: Fields, head_dim: int) -> float:
     return head_dim**-0.5 * magnitude**2
 
 
-def _experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
+def choose_experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
+    """By the sigmoid of their scores, with a correction bias. `name` is that of the MLP, with its point."""
+    fields.refuse_unless("scoring_func", "sigmoid")
+    fields.refuse_unless("topk_method", "noaux_tc")
     count = fields.count("n_routed_experts")
     groups = fields.count("n_group", 1, limit=count)
     if count % groups:

@@ -9,6 +9,9 @@ FAMILIES: dict[str, str] = {
     "DeepseekV3ForCausalLM": "models.deepseek_v3:network",
     "Ernie4_5ForCausalLM": "models.ernie4_5:network",
     "Ernie4_5_MoeForCausalLM": "models.ernie4_5_moe:network",
+    "Glm4MoeForCausalLM": "models.glm4_moe:network",
+    # GLM-4.7 Flash: DeepSeek-V3's layers.
+    "Glm4MoeLiteForCausalLM": "models.deepseek_v3:network",
     "LlamaForCausalLM": "models.llama:network",
     # Qwen2's layers; its MTP block is models/heads/mtp.py's.
     "MiMoForCausalLM": "models.qwen2:network",

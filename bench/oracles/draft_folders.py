@@ -6,6 +6,7 @@ MTP blocks belong to families of models:
     mimo         the model itself under MiMo's names, whose q, k and v have biases of 0; its block is trained or random
     deepseek_v3  a small random model with latent attention and experts, and a random block; vLLM's CPU kernels need the
                  latent sizes of the published models
+    glm4_moe     a small random model with experts, of whose heads half is rotated, and a random block
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from safetensors.torch import save_file
 
 from models import spec
 from models.check import parts_of
-from models.config import Fields, read_network
-from models.deepseek_v3 import network as deepseek_v3
+from models.config import Fields, network_of, read_network
 from models.heads.eagle import read as read_eagle
 from models.heads.folder import read_head
 from models.heads.head import Head
@@ -187,16 +187,40 @@ def random_deepseek(model: Path, out: Path, seed: int, trained: Path | None) -> 
             "mscale": 1.0, "mscale_all_dim": 1.0,
         },
     }  # fmt: skip
-    network, name = deepseek_v3(Fields(config)), f"model.layers.{layers}."
-    made = [f"{name}eh_proj.weight", f"{name}self_attn.kv_a_proj_with_mqa.weight"]
-    head = read_mtp(Fields(config), made, network)
+    return _with_random_block(config, "self_attn.kv_a_proj_with_mqa", model, out, seed)
+
+
+def random_glm(model: Path, out: Path, seed: int, trained: Path | None) -> Path:
+    if trained is not None:
+        raise SystemExit("glm4_moe: there is no trained block; leave --draft-model out")
+    config = {
+        "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe",
+        "vocab_size": read_network(model).vocab_size, "hidden_size": 256, "intermediate_size": 512,
+        "moe_intermediate_size": 128, "num_hidden_layers": 3, "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "partial_rotary_factor": 0.5, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 4096,
+        "tie_word_embeddings": False, "attention_bias": True, "bos_token_id": 1, "eos_token_id": 2,
+        "dtype": "float32",
+    }  # fmt: skip
+    return _with_random_block(config, "mlp.gate", model, out, seed)
+
+
+def _with_random_block(config: dict[str, Any], mark: str, model: Path, out: Path, seed: int) -> Path:
+    """`mark`: the tensor of a block by which its family is known. `model`: the folder whose tokenizer it gets."""
+    network, name = network_of(Fields(config)), f"model.layers.{config['num_hidden_layers']}."
+    head = read_mtp(Fields(config), [f"{name}eh_proj.weight", f"{name}{mark}.weight"], network)
     block = {name: tensor for name, tensor in drawn(head, seed + 1).items() if name not in head.shared}
     mostly_hidden(block[f"{name}eh_proj.weight"])
-    embedding = torch.randn(vocabulary, hidden, generator=torch.Generator().manual_seed(seed + 2))
+    shape = network.vocab_size, network.hidden_size
+    embedding = torch.randn(shape, generator=torch.Generator().manual_seed(seed + 2))
     return write(out, config, drawn(network, seed) | block | {network.embedding: embedding}, model)
 
 
-FAMILIES: dict[str, Callable[[Path, Path, int, Path | None], Path]] = {"mimo": mimo, "deepseek_v3": random_deepseek}
+FAMILIES: dict[str, Callable[[Path, Path, int, Path | None], Path]] = {
+    "mimo": mimo, "deepseek_v3": random_deepseek, "glm4_moe": random_glm,
+}  # fmt: skip
 
 
 def made(

@@ -24,7 +24,7 @@ os.environ |= {
 PROPOSERS = (("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer"),
              ("vllm.v1.spec_decode.medusa", "MedusaProposer"))  # fmt: skip
 # Their blocks read zeros in place of the embedding at position 0.
-BLOCKS = ("vllm.model_executor.models.mimo_mtp", "vllm.model_executor.models.deepseek_mtp")
+BLOCKS = tuple(f"vllm.model_executor.models.{name}_mtp" for name in ("mimo", "deepseek", "glm4_moe"))
 
 
 def watch(drafts: list[list[int]]) -> None:

@@ -1,9 +1,9 @@
 """Multi-token prediction: a block trained with the model, which reads a token's embedding and the hidden value before
 it, each normed and joined by a linear.
 
-Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
-and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, whose norm before the head is the
-model's last one) and MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one
+Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 and GLM-4.5 (`model.layers.N.` with eh_proj,
+enorm, hnorm and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, whose norm before the head
+is the model's last one) and MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one
 `draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
 
 The hidden value is the model's behind its last norm, but MiMo's before it. What the next pass reads is the block's own
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from models import deepseek_v3, ernie4_5
+from models import deepseek_v3, ernie4_5, glm4_moe
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shared_with
@@ -49,6 +49,8 @@ def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str
     follows: Tap = FINAL
     if f"{name}self_attn.kv_a_proj_with_mqa.weight" in names:
         layer = deepseek_v3.sparse_layer(fields, name)
+    elif f"{name}mlp.gate.weight" in names:
+        layer = glm4_moe.sparse_layer(fields, name)
     else:
         # Only `specmesh train-drafter` makes these, which trains them on their own value before the norm.
         layer, follows = _dense_layer(fields, name), 0
@@ -145,7 +147,7 @@ ROW = HeadRow(
     help="Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
     length=3,
     mark=r"\.eh_proj\.|mtp_linear_proj\.|\.mtp_layers\.|mtp\.fc\.",
-    aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn", "draft-mtp"),
+    aliases=("deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp", "nextn", "draft-mtp"),
     with_model=True,
     form=form,
 )

@@ -20,8 +20,11 @@ class DenseSizes:
     rope: Rope
 
 
-def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool = False) -> DenseSizes:
-    """What a config says of all layers. `head_dim`: the family's default, where it isn't hidden / heads."""
+def read_sizes(
+    fields: Fields, *, head_dim: int | None = None, interleaved: bool = False, turns_a_part: bool = False
+) -> DenseSizes:
+    """What a config says of all layers. `head_dim`: the family's default, where it isn't hidden / heads.
+    `turns_a_part`: partial_rotary_factor may say that only the first dimensions of a head are rotated."""
     for name in ("attn_logit_softcapping", "final_logit_softcapping", "dual_chunk_attention_config"):
         fields.refuse_unless(name)
     fields.refuse_unless("rope_interleaved", interleaved)
@@ -40,7 +43,7 @@ def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool
         kv_heads=kv_heads,
         head_dim=dim,
         epsilon=fields.number("rms_norm_eps", 1e-6),
-        rope=fields.rope(dim, interleaved=interleaved),
+        rope=fields.rope(dim, interleaved=interleaved, partial=turns_a_part),
     )
 
 

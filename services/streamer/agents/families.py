@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from services.api.answer_parsers import AUTO, NONE
 from services.api.sampling import ReasoningLimit
-from services.streamer.agents import deepseek, ernie, hermes, llama3, mistral, pythonic, qwen3_coder
+from services.streamer.agents import deepseek, ernie, glm, hermes, llama3, mistral, pythonic, qwen3_coder
 from services.streamer.agents.answer_grammars import form_behind
 from services.streamer.agents.call_grammars import Calls, Special, Spelling, Tools
+from services.streamer.agents.elements import Schemas
 from services.streamer.agents.form_or_calls import FormOrCalls
 from services.streamer.agents.ids import long_id, short_id
 from services.streamer.agents.parts import CallParser
-from services.streamer.agents.qwen3_coder import Schemas
 from services.streamer.agents.reader import AnswerReader
 from services.streamer.agents.reasoning import CLOSER, OPENER, Reasoning
 
@@ -52,6 +52,7 @@ class ReasoningFormat:
 # The first whose signs are there is taken.
 TOOL_FORMATS = (
     ToolFormat("qwen3_coder", qwen3_coder.parser, ("<function=",), ("<tool_call>", "</tool_call>")),
+    ToolFormat("glm45", glm.parser, (glm.OPENER, glm.KEY), glm.MARKERS),
     ToolFormat("ernie45", lambda _: ernie.parser(), ("<tool_call>", "<response>"), ernie.MARKERS,
                spelling=hermes.SPELLING),
     ToolFormat("hermes", lambda _: hermes.parser(), ("<tool_call>",), (hermes.OPENER, hermes.CLOSER),

@@ -227,20 +227,40 @@ def write_deepseek_mtp(folder: Path, layers: int) -> State:
         f"{attention}q_b_proj.weight": (HEADS * 16, 24), f"{attention}kv_a_proj_with_mqa.weight": (40, HIDDEN),
         f"{attention}kv_a_layernorm.weight": (32,), f"{attention}kv_b_proj.weight": (HEADS * 16, 32),
         f"{attention}o_proj.weight": (HIDDEN, HEADS * 8), f"{name}eh_proj.weight": (HIDDEN, 2 * HIDDEN),
-        f"{name}mlp.gate.weight": (2, HIDDEN), f"{name}mlp.gate.e_score_correction_bias": (2,),
     }  # fmt: skip
     parts = ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm")
-    shapes |= {f"{name}{part}.weight": (HIDDEN,) for part in parts}
-    for expert in range(2):
-        own = f"{name}mlp.experts.{expert}."
-        shapes |= {f"{own}gate_proj.weight": (WIDE, HIDDEN), f"{own}up_proj.weight": (WIDE, HIDDEN)}
-        shapes |= {f"{own}down_proj.weight": (HIDDEN, WIDE)}
+    shapes |= {f"{name}{part}.weight": (HIDDEN,) for part in parts} | expert_shapes(f"{name}mlp.")
     return write(folder, shapes, {
         "num_key_value_heads": HEADS, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 8,
         "qk_rope_head_dim": 8, "v_head_dim": 8,
         "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": WIDE, "routed_scaling_factor": 1.0,
         "scoring_func": "sigmoid", "topk_method": "noaux_tc",
     })  # fmt: skip
+
+
+def write_glm_mtp(folder: Path, layers: int) -> State:
+    """Names and shapes alone of GLM-4.5's block: Llama's attention with biases, half of a head rotated, and experts."""
+    name = f"model.layers.{layers}."
+    shapes = {each: shape for each, shape in layer_shapes(name).items() if ".mlp." not in each}
+    shapes |= {f"{name}self_attn.q_proj.bias": (HEADS * HEAD_DIM,), f"{name}eh_proj.weight": (HIDDEN, 2 * HIDDEN)}
+    shapes |= {f"{name}self_attn.{part}_proj.bias": (KV_HEADS * HEAD_DIM,) for part in "kv"}
+    shapes |= {f"{name}{part}.weight": (HIDDEN,) for part in ("enorm", "hnorm", "shared_head.norm")}
+    shapes |= expert_shapes(f"{name}mlp.")
+    return write(folder, shapes, {
+        "attention_bias": True, "partial_rotary_factor": 0.5, "use_qk_norm": False, "n_routed_experts": 2,
+        "num_experts_per_tok": 1, "n_shared_experts": 0, "moe_intermediate_size": WIDE, "routed_scaling_factor": 1.0,
+    })  # fmt: skip
+
+
+def expert_shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Of two experts and their router."""
+    shapes: dict[str, tuple[int, ...]] = {f"{name}gate.weight": (2, HIDDEN)}
+    shapes[f"{name}gate.e_score_correction_bias"] = (2,)
+    for expert in range(2):
+        own = f"{name}experts.{expert}."
+        shapes |= {f"{own}gate_proj.weight": (WIDE, HIDDEN), f"{own}up_proj.weight": (WIDE, HIDDEN)}
+        shapes |= {f"{own}down_proj.weight": (HIDDEN, WIDE)}
+    return shapes
 
 
 def write_ernie_mtp(folder: Path) -> State:

@@ -274,13 +274,14 @@ def test_an_mtp_block_behind_other_layers_than_the_models_is_refused(
     ("write", "taps", "follows"),
     [
         (lambda folder: reference.write_deepseek_mtp(folder, TARGET_LAYERS), (FINAL,), FINAL),
+        (lambda folder: reference.write_glm_mtp(folder, TARGET_LAYERS), (FINAL,), FINAL),
         # Trained by specmesh, on its own values before the norm.
         (lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True), (FINAL,), 0),
         (reference.write_ernie_mtp, (FINAL,), FINAL),
         # The model's own norm is not what MiMo's block reads.
         (reference.write_mimo_mtp, (TARGET_LAYERS - 1,), FINAL),
     ],
-    ids=["deepseek", "specmesh", "ernie", "mimo"],
+    ids=["deepseek", "glm", "specmesh", "ernie", "mimo"],
 )
 def test_an_mtp_block_reads_values_before_or_behind_a_norm(
     write: Callable[[Path], State], taps: tuple[Tap, ...], follows: Tap, target: tuple[Network, Weights],

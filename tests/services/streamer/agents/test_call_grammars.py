@@ -107,7 +107,7 @@ def test_a_schema_that_cannot_be_held_is_told(tmp_path: Path) -> None:
         started(walk.vocabulary, grammar_of(hermes, walk, tools={"f": {"type": 5}}))
 
 
-@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder", "glm45"])
 def test_formats_without_json_cannot_be_held_to(name: str) -> None:
     (format,) = [each for each in TOOL_FORMATS if each.name == name]
     assert Formats(format).calls(TOOLS, "", {}, several=True) is None

@@ -78,6 +78,14 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     # Forgotten: closing tags of parameters.
     ("qwen3_coder", "<function=f>\n<parameter=s>\na<parameter=p>\nb \n\n</function>", "",
      [("f", '{"s": "a", "p": "b"}')]),
+    ("glm45", "Ok.\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>12</arg_value>\n<arg_key>n</arg_key>\n"
+     "<arg_value>12</arg_value>\n<arg_key>o</arg_key>\n<arg_value>{\"x\": [true]}</arg_value>\n</tool_call>"
+     "<tool_call>g\n</tool_call>", "Ok.", [("f", '{"s": "12", "n": 12, "o": {"x": [true]}}'), G]),
+    ("glm45", "<tool_call>f<arg_key>s</arg_key><arg_value> a\nb </arg_value></tool_call>", "",
+     [("f", '{"s": " a\\nb "}')]),
+    # Forgotten: the closing tag of a value.
+    ("glm45", "<tool_call>f<arg_key>s</arg_key><arg_value>a<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>",
+     "", [("f", '{"s": "a", "n": 2}')]),
 ]  # fmt: skip
 
 
@@ -104,6 +112,8 @@ MALFORMED = [
     ("pythonic", "[f(a=1e999)]"),
     ("deepseek_v31", "<｜tool▁call▁begin｜>f{}"),
     ("qwen3_coder", "<function=f"),
+    ("glm45", "<tool_call>f\n<arg_key>s</arg_key>"),
+    ("glm45", '<tool_call>{"name": "f"}</tool_call>'),
 ]
 
 
@@ -223,6 +233,7 @@ def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
         ("{{ tools }}<tool_call> ... <|im_start|>", "hermes", None),
         ("{{ tools }}<tool_call> ... </think>", "hermes", "qwen3"),
         ("{{ tools }}<tool_call><function=", "qwen3_coder", None),
+        ("{{ tools }}<tool_call><arg_key></think>", "glm45", "qwen3"),
         ("{{ tools }}[TOOL_CALLS]", "mistral", None),
         ("{{ tools }}<|start_header_id|>ipython", "llama3_json", None),
         ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
