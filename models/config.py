@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from models.registry import FAMILIES, LACKING, declaration
+from models.registry import FAMILIES, LACKING, TEXT_PARTS, WITH_IMAGES, declaration
 from models.sources import ModelError, read_json
 from models.spec import Network, Rope, RopeScaling
 
@@ -21,6 +21,8 @@ _MAX_CONTEXT = 1 << 30
 _MAX_LAYERS = 4096
 # Of all layers together: Kimi-K2 has 23 000.
 _MAX_MLPS = 1 << 17
+# Fields that may stand beside text_config and not in it.
+_OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "tie_word_embeddings", "quantization_config")
 
 
 def read_network(folder: Path) -> Network:
@@ -30,8 +32,10 @@ def read_network(folder: Path) -> Network:
 
 
 def network_of(fields: Fields) -> Network:
-    architectures = fields.values.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    named = _named(fields)
+    if named in WITH_IMAGES:
+        fields = fields.text_part()
+        named = _named(fields)
     if isinstance(named, str) and named in LACKING:
         raise ModelError(f"{LACKING[named]} isn't served", f"supported: {', '.join(FAMILIES)}")
     if not isinstance(named, str) or named not in FAMILIES:
@@ -40,6 +44,11 @@ def network_of(fields: Fields) -> Network:
     network = declaration(named)(fields)
     assert isinstance(network, Network)
     return network
+
+
+def _named(fields: Fields) -> Any:
+    architectures = fields.values.get("architectures")
+    return architectures[0] if isinstance(architectures, list) and architectures else None
 
 
 def _refuse_endless(fields: Fields) -> None:
@@ -93,6 +102,16 @@ class Fields:
         """The same, with a family's own defaults where nothing is said."""
         said = {name: value for name, value in self.values.items() if value is not None}
         return Fields(defaults | said, self._generation)
+
+    def text_part(self) -> Fields:
+        """Of a model that sees images: text_config, and where it says nothing what is said of the whole."""
+        text = self.values.get("text_config")
+        if not isinstance(text, dict):
+            self.refuse("text_config", "an object")
+        kind = Fields(text).choice("model_type", TEXT_PARTS, "mistral")
+        own = {name: value for name, value in text.items() if value is not None}
+        whole = {name: value for name, value in self.values.items() if name in _OF_THE_WHOLE}
+        return Fields(whole | own | {"architectures": [TEXT_PARTS[kind]]}, self._generation)
 
     def given(self, name: str) -> bool:
         return self.values.get(name) is not None

@@ -15,9 +15,9 @@ from models.sources import read_json, weight_files
 from models.spec import Cut, Linear, Part
 from models.tensor_headers import TensorHeader, read_headers
 
-# Of the names of a decoder that is saved without its head, as embedding models are, this is left out.
-PREFIX = "model."
 _OF_A_DECODER = {"embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight"}
+# What names begin with where a model sees images, too, and with what they begin here. Other tensors aren't read.
+_TEXT_PARTS = (("language_model.", ""), ("model.language_model.", "model."))
 OTHER_MODEL = "config.json and the weights belong to different models"
 
 
@@ -30,11 +30,10 @@ class FolderHeaders:
         self.format: Format = format_of(read_json(config) if config.exists() else {})
         for path in weight_files(folder):
             self._add(path)
-        # What stands before a stored name in the names here.
-        self.added = PREFIX if _is_decoder_alone(self.tensors) else ""
-        if self.added:
-            self.tensors = {self.added + name: header for name, header in self.tensors.items()}
-            self.file_of = {self.added + name: path for name, path in self.file_of.items()}
+        # By the names of a whole decoder, those that are stored.
+        self.stored = _stored_names(self.tensors)
+        self.tensors = {name: self.tensors[stored] for name, stored in self.stored.items()}
+        self.file_of = {name: self.file_of[stored] for name, stored in self.stored.items()}
 
     def _add(self, path: Path) -> None:
         headers = read_headers(path)
@@ -103,8 +102,19 @@ class FolderHeaders:
         return 4 if header is None or header.dtype == "F32" else 2
 
 
+def _stored_names(names: Collection[str]) -> dict[str, str]:
+    if _is_decoder_alone(names):
+        return {f"model.{name}": name for name in names}
+    for theirs, ours in _TEXT_PARTS:
+        if any(name.startswith(theirs) for name in names):
+            found = {ours + name.removeprefix(theirs): name for name in names if name.startswith(theirs)}
+            return found | {name: name for name in names if name.startswith("lm_head.")}
+    return {name: name for name in names}
+
+
 def _is_decoder_alone(names: Collection[str]) -> bool:
-    """Heads of their own folder have such names, too, and a linear `fc` that mixes the target's features."""
+    """Saved without its head, as embedding models are. Heads in folders of their own have such names, too, and a linear
+    `fc` that mixes the target's features."""
     return _OF_A_DECODER.issubset(names) and not any(name.startswith("fc.") for name in names)
 
 

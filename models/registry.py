@@ -15,11 +15,16 @@ FAMILIES: dict[str, str] = {
     "LlamaForCausalLM": "models.llama:network",
     # Qwen2's layers; its MTP block is models/heads/mtp.py's.
     "MiMoForCausalLM": "models.qwen2:network",
+    "Ministral3ForCausalLM": "models.ministral3:network",
     "MistralForCausalLM": "models.mistral:network",
     "Qwen2ForCausalLM": "models.qwen2:network",
     "Qwen3ForCausalLM": "models.qwen3:network",
     "Qwen3MoeForCausalLM": "models.qwen3_moe:network",
 }
+
+# Models that see images, too: their text part, text_config, is one of these families, by its model_type.
+WITH_IMAGES = ("Mistral3ForConditionalGeneration",)
+TEXT_PARTS: dict[str, str] = {"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM"}
 
 # Families that people ask for -> what of them isn't computed.
 LACKING: dict[str, str] = {

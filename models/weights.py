@@ -73,7 +73,7 @@ class Weights:
         """Of a cut tensor no more than the places is ever touched: it is mapped."""
         path = self._headers.file_of[name]
         try:
-            tensor: torch.Tensor = self._files[path].get_tensor(name.removeprefix(self._headers.added))
+            tensor: torch.Tensor = self._files[path].get_tensor(self._headers.stored[name])
             return tensor[places] if places else tensor
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path}: tensor {name} cannot be read: {error}", "fetch the file again") from error
