@@ -45,6 +45,7 @@ def test_logits_and_text_are_those_of_transformers(variant: str, tmp_path: Path)
     routing.check(routing.save_sparse(Glm4MoeConfig, tmp_path, seed, **(SIZES | changes)), tmp_path)
 
 
+@pytest.mark.slow  # other families' loops are the same
 @parity.every_executor
 def test_bfloat16_stays_close(make: parity.MakeExecutor, tmp_path: Path) -> None:
     # All experts: rounding must not send a row elsewhere.
