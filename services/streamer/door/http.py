@@ -28,7 +28,7 @@ from services.api.messages import Encode
 from services.api.methods import NAIVE, method_for
 from services.streamer.agents.families import Formats
 from services.streamer.choice import responses
-from services.streamer.choice.admission import Admission
+from services.streamer.choice.admission import Admission, AdmissionTicket
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.embedding import MOST_AT_ONCE, EmbeddingExchange
 from services.streamer.choice.encoding import encode, encode_error
@@ -185,6 +185,10 @@ class HttpApi:
             self.access.check_key(http)
         return await route.handler(self, http)
 
+    def admit(self, http: web.BaseRequest, weight: int = 1) -> AdmissionTicket:
+        """As a request of its API key."""
+        return self.admission.admit(weight, self.access.key(http))
+
     def check_limits(self, http: web.BaseRequest) -> None:
         """Of its API key; the last check before a request is admitted."""
         if (over := self._key_limits.exceeded(self.access.key(http))) is not None:
@@ -237,7 +241,7 @@ async def messages(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
 async def count_tokens(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     model, message = parse_count(await api.json(http), api.limits)
     api.known_model(model)
-    async with api.admission.admit(1):
+    async with api.admit(http):
         return json_response({"input_tokens": len(await _encoded(api, message))})
 
 
@@ -247,7 +251,7 @@ async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     api.known_model(request.model)
     count = len(request.prompts)
     lanes = min(count, MOST_AT_ONCE, api.admission.most)
-    ticket = api.admission.admit(lanes, api.access.key(http))
+    ticket = api.admit(http, lanes)
     api.check_limits(http)
     answer_id = "embd-" + secrets.token_hex(12)
     record = _record(http, answer_id)
@@ -308,7 +312,7 @@ async def one_model(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
 async def tokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     model, message = parse_tokenize(await api.json(http), api.limits)
     api.known_model(model)
-    async with api.admission.admit(1):
+    async with api.admit(http):
         ids = await _encoded(api, message)
         card = api.peers.known_card
     body = {"count": len(ids), "max_model_len": card.max_context if card else None, "tokens": ids}
@@ -318,7 +322,7 @@ async def tokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
 async def detokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     model, ids = parse_detokenize(await api.json(http))
     api.known_model(model)
-    async with api.admission.admit(1):
+    async with api.admit(http):
         try:
             text = await api.peers.decode(ids)
         except RemoteError as error:
@@ -328,14 +332,14 @@ async def detokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
 
 async def add_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     part = corpora.parse_part(await api.json(http))
-    async with api.admission.admit(1):
+    async with api.admit(http):
         card = await corpora.add(part, api.namespace(http, part.cache_salt, part.namespace), api.peers)
     return json_response(corpora.card_body(card), status=202)
 
 
 async def list_corpora(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     place = corpora.parse_place(http.query)
-    async with api.admission.admit(1):
+    async with api.admit(http):
         cards = await corpora.known(api.namespace(http, place.cache_salt, place.namespace), api.peers)
     return json_response(corpora.list_body(cards))
 
@@ -343,27 +347,27 @@ async def list_corpora(api: HttpApi, http: web.BaseRequest) -> web.StreamRespons
 async def remove_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     name = corpora.check_name(http.path.removeprefix("/v1/corpora/"))
     place = corpora.parse_place(http.query)
-    async with api.admission.admit(1):
+    async with api.admit(http):
         await corpora.remove(name, api.namespace(http, place.cache_salt, place.namespace), api.peers)
     return json_response(corpora.removed_body(name))
 
 
 async def add_external_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     part = corpora.parse_external(await api.json(http))
-    async with api.admission.admit(1):
+    async with api.admit(http):
         card = await corpora.add(part, api.namespace(http), api.peers)
     return json_response(corpora.external_body(card))
 
 
 async def remove_external_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     name = corpora.parse_removal(await api.json(http))
-    async with api.admission.admit(1):
+    async with api.admit(http):
         await corpora.remove(name, api.namespace(http), api.peers)
     return json_response({"success": True, "message": ""})
 
 
 async def list_external_corpora(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
-    async with api.admission.admit(1):
+    async with api.admit(http):
         cards = await corpora.known(api.namespace(http), api.peers)
     return json_response(corpora.external_list_body(cards))
 
@@ -484,7 +488,7 @@ async def _answer(
     watch = RequestTimes(api.metrics)
     request = parse(await api.json(http), api.limits)
     api.known_model(request.model)
-    ticket = api.admission.admit(request.choices, api.access.key(http))
+    ticket = api.admit(http, request.choices)
     api.check_limits(http)
     answer_id = form.new_id(request)
     record = _record(http, answer_id, request.stream)

@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
-from fake_mesh import MODEL, FakeMesh, FakeTarget, says, until
+from fake_mesh import MODEL, FakeMesh, FakeTarget, FakeTokenizer, says, until
 from prometheus_client import generate_latest
 from raw_sockets import BODY, answer, connect, head
 
@@ -187,3 +188,47 @@ def test_what_follows_a_key_is_a_name_or_the_file_is_refused_without_telling_it(
         with pytest.raises(ValueError, match="behind a key") as caught:
             ApiKeys(files=[str(file)])
         assert "one" not in str(caught.value).replace(str(file), "").replace("nothing", "")
+
+
+ROUTES_BESIDE = {
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [104]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hi"}]},
+}
+
+
+async def test_what_a_key_asks_beside_completions_is_its_own_load(
+    mesh: FakeMesh, http: aiohttp.ClientSession, file: Path
+) -> None:
+    """While the tokenizer is slow, one key fills the server no further than its share."""
+    gate = asyncio.Event()
+
+    class Slow(FakeTokenizer):
+        async def encode(self, message: Any, call: Any) -> Any:
+            await gate.wait()
+            return await super().encode(message, call)
+
+        async def decode(self, message: Any, call: Any) -> Any:
+            await gate.wait()
+            return await super().decode(message, call)
+
+    await mesh.stop("tokenizer-1")
+    await mesh.start("tokenizer", "tokenizer-2", Slow())
+    await mesh.start_target(says("hello"))
+    door = await mesh.start_door(api_keys_file=str(file), max_waiting=8)
+
+    async def ask(key: str, path: str) -> int:
+        header = {"Authorization": f"Bearer {key}"}
+        async with http.post(mesh.url + path, json={"model": MODEL, **ROUTES_BESIDE[path]}, headers=header) as response:
+            return response.status
+
+    paths = [*ROUTES_BESIDE] * 3
+    ones = [asyncio.create_task(ask("one", path)) for path in paths[:8]]
+    await until(lambda: door.load() + sum(each.done() for each in ones) == 8)
+    refused = [each.result() for each in ones if each.done()]
+    assert refused == [429, 429]
+    two = asyncio.create_task(ask("two", "/tokenize"))
+    await until(lambda: door.load() == 7)
+    gate.set()
+    assert await two == 200
+    assert sorted(await asyncio.gather(*ones)) == [200] * 6 + [429] * 2
