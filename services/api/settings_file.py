@@ -13,6 +13,8 @@ from typing import Any
 
 YAML = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes
+# Of lists and mappings within each other in YAML: what PyYAML takes grows with the square of it.
+DEEPEST = 32
 _LIKE_YAML = re.compile(r"^[\w-]+:(\s|$)", re.MULTILINE)
 _LIKE_TOML = re.compile(r"^[\w-]+\s*=", re.MULTILINE)
 
@@ -56,7 +58,7 @@ def _text(path: Path) -> str:
 def _toml(path: Path, text: str) -> Any:
     try:
         return tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = f"file {path}: is not TOML ({error})"
     if _LIKE_YAML.search(text) and not _LIKE_TOML.search(text):
         new = path.with_suffix(".yaml")
@@ -73,9 +75,14 @@ def _yaml(path: Path, text: str) -> Any:
         raise FileError(f"file {path}: PyYAML is not installed here", fix) from None
 
     try:
-        # A few lines of aliases stand for more values than there is memory.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise yaml.YAMLError("aliases aren't read")
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            # A few lines of aliases stand for more values than there is memory.
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.YAMLError("aliases aren't read")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise yaml.YAMLError(f"values are nested more than {DEEPEST} deep")
         return yaml.safe_load(text) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = f"file {path}: is not YAML ({' '.join(str(error).split())[:200]})"

@@ -246,7 +246,7 @@ class Connection(RequestHandler):
         self.doing = Doing.READING
         self._header_bytes += size
         if self._header_bytes > MAX_HEADER_TOTAL:
-            self._any_to_closing(ApiError(431, "The headers are too large", code="headers_too_large"))
+            self._any_to_closing(_headers_too_large())
 
     def _reading_to_body(self) -> None:
         if self.doing is Doing.IDLE:
@@ -264,6 +264,16 @@ class Connection(RequestHandler):
             # TLS has no half of a connection to close: it is cut when the time is over.
             if self.transport.can_write_eof():
                 self.transport.write_eof()
+
+
+def check_header_size(http: web.BaseRequest) -> None:
+    """Headers that came at once with the end of them."""
+    if sum(len(name) + len(value) + 4 for name, value in http.raw_headers) > MAX_HEADER_TOTAL:
+        raise _headers_too_large()
+
+
+def _headers_too_large() -> ApiError:
+    return ApiError(431, "The headers are too large", code="headers_too_large")
 
 
 # Headers added to the answer of a request, also to an error's.

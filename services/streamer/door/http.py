@@ -44,7 +44,7 @@ from services.streamer.door.answer import OPENAI, AnswerForm
 from services.streamer.door.answer_messages import MESSAGES
 from services.streamer.door.answer_responses import response_form
 from services.streamer.door.bodies import JSON, Bodies
-from services.streamer.door.connections import ANSWER_HEADERS, Connection
+from services.streamer.door.connections import ANSWER_HEADERS, Connection, check_header_size
 from services.streamer.door.embeddings import answer_embeddings
 from services.streamer.door.health import MeshReadiness
 from services.streamer.door.metrics import RequestTimes, StreamerMetrics
@@ -164,6 +164,7 @@ class HttpApi:
 
     async def _answered(self, http: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         try:
+            check_header_size(http)
             response = self.access.preflight(http) or await self._routed(http, record)
         except ApiError as error:
             record.error = error.code or ""

@@ -148,3 +148,17 @@ def test_bytes_without_end_are_not_read(tmp_path: Path) -> None:
     assert "--config" in fix(Path("/dev/zero"))
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
     assert "--config" in fix(tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.toml"])
+@pytest.mark.parametrize("bracket", ["[", "{a: ", "{a = "])
+def test_deep_values_are_refused_at_once(tmp_path: Path, name: str, bracket: str) -> None:
+    before = "method" + (": " if name.endswith("yaml") else " = ")
+    file = write(tmp_path, name, before + bracket * 20_000 + "\n")
+    with pytest.raises(FileError, match=re.escape(str(file))):
+        read_file(file)
+
+
+def test_values_as_deep_as_settings_are_read(tmp_path: Path) -> None:
+    text = "speculative-config: " + "[" * 31 + "]" * 31
+    assert "speculative-config" in read_file(write(tmp_path, "a.yaml", text))

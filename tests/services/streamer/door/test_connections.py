@@ -95,6 +95,17 @@ async def test_headers_without_end_are_refused(mesh: FakeMesh) -> None:
     writer.close()
 
 
+async def test_headers_that_come_at_once_have_the_same_limit(mesh: FakeMesh) -> None:
+    await mesh.start_door()
+    for lines, expected in ((42, 431), (30, 200)):
+        reader, writer = await connect(mesh)
+        many = "".join(f"X-{number}: {'a' * 990}\r\n" for number in range(lines))
+        writer.write(f"GET /version HTTP/1.1\r\nHost: x\r\n{many}\r\n".encode())
+        status, body = await asyncio.wait_for(answer(reader), 5)
+        assert status == expected and (status == 200 or body["error"]["code"] == "headers_too_large")
+        writer.close()
+
+
 async def test_what_is_no_http_is_answered_400(mesh: FakeMesh) -> None:
     await mesh.start_door()
     tls_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"
