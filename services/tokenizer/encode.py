@@ -18,6 +18,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # An id takes 3 bytes in an answer, or more; the few that take less are those of single bytes.
 MOST_TOKENS = MAX_BODY // 3
+# To encode a text takes some 300 bytes of memory for each character: what is longer than two pieces is counted piece by
+# piece before, and no further than its limit.
+PIECE = 1 << 18  # characters
+# Tokens that a cut may add, and more.
+MORE_BY_CUT = 64
 
 
 class TooLong(Exception):
@@ -59,6 +64,8 @@ class Encoder:
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
         """Raises TooLong when there are more than `max_tokens` (0: as many as an answer can hold). A text is encoded
         in one piece: cut, it would have other tokens at the cuts."""
+        if len(text) > 2 * PIECE:
+            self._count_pieces(text, _limit(max_tokens))
         # The batch call releases the interpreter lock, the single one doesn't; no offsets are computed.
         encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         # Counted before the ids become a list, which takes the lock.
@@ -66,6 +73,16 @@ class Encoder:
             raise TooLong(len(encodings[0]), limit)
         token_ids: list[int] = encodings[0].ids
         return token_ids
+
+    def _count_pieces(self, text: str, limit: int) -> None:
+        """Raises TooLong."""
+        least = 0
+        for begin in range(0, len(text), PIECE):
+            piece = text[begin : begin + PIECE]
+            encodings = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+            least += len(encodings[0]) - MORE_BY_CUT
+            if least > limit:
+                raise TooLong(least, limit, at_least=True)
 
     def encode_words(self, words: Sequence[str]) -> list[list[list[int]]]:
         """Of each word the ids it may have in a text: as it is, and with a space before it where that gives others.

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from attacks.poisoned_up import POISON
+from attacks.poisoned_up import POISON, POISON_TEXT
 from flow.running_mesh import RunningMesh
 from flow.sse_client import Answer, body, complete
 
@@ -56,4 +56,28 @@ async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_
         mesh.stop()
     assert deaths.read_text().count("died") == 2
     assert poison.error is not None and poison.error["code"] == "worker_died"
+    assert [(each.completed, each.text) for each in answers] == [(True, text) for text in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+async def test_a_text_that_kills_tokenizers_ends_after_two_deaths_and_others_wait_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = tmp_path / "deaths"
+    monkeypatch.setenv("POISON_DEATHS", str(deaths))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    mesh = RunningMesh(tmp_path, {"engine": "mock"}, specmesh=UP)
+    try:
+        await asyncio.to_thread(mesh.wait_until_ready)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+            expected = [each.text for each in await good_ones(session, mesh.url)]
+            poison = {"prompt": f"Of {POISON_TEXT} texts"}
+            async with session.post(mesh.url + "/tokenize", json=poison) as response:
+                status, told = response.status, await response.json()
+            # There is no tokenizer just now.
+            answers = await good_ones(session, mesh.url)
+    finally:
+        mesh.stop()
+    assert (status, told["error"]["code"], deaths.read_text().count("died")) == (500, "tokenizer_died", 2)
     assert [(each.completed, each.text) for each in answers] == [(True, text) for text in expected]

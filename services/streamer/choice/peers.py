@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mesh.actor import Home
 from mesh.directory.membership import Member
-from mesh.errors import MeshError, NoPeer, RemoteError, TooLarge
+from mesh.errors import Busy, DeadlineExceeded, MeshError, NoPeer, NotReached, PeerLost, RemoteError, TooLarge
 from mesh.ref import Ref
 from services.api.messages import (
     AddCorpus,
@@ -33,6 +33,7 @@ from services.api.messages import (
     ModelCard,
     RemoveCorpus,
 )
+from services.streamer.choice.admission import too_many
 from services.streamer.choice.quarantine import Life, Quarantine
 from services.streamer.choice.retries import RetryBudget
 from services.streamer.choice.routing import Router, parted
@@ -47,6 +48,8 @@ GRACE = 15.0
 RETRY_MISSING = 5  # seconds, sent to the client
 # How often the loads that the directory tells are taken into account. It hears each about twice a second.
 LOADS_EVERY = 0.25  # seconds
+# Tokenizers that may be lost while they have one text: it may be what kills them.
+MOST_DEATHS = 2
 # A worker whose connection broke gets nothing for so long where there is another: the directory learns of it later.
 AVOIDED_FOR = 3.0  # seconds
 FIRST_PAUSE = 0.02
@@ -271,8 +274,10 @@ class Peers:
         self, role: str, message: Encode | EncodeWords | CheckGrammar | Decode | Describe, timeout: float = ASK_TIMEOUT
     ) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts, unless each would
-        say the same."""
+        say the same or take as long, or die of it."""
         deadline = asyncio.get_running_loop().time() + GRACE
+        # A connection that breaks is no death: the same life may answer.
+        lost: set[Life] = set()
         failures: list[Life] = []
         while True:
             try:
@@ -285,9 +290,16 @@ class Peers:
                 raise
             except TooLarge as error:
                 raise too_large() from error
+            except DeadlineExceeded as error:
+                said = f"The {role} did not answer within {timeout:g} s"
+                raise ApiError(504, said, code="request_timeout") from error
             except MeshError as error:
+                if isinstance(error, PeerLost) and not isinstance(error, NotReached):
+                    lost.add(life(member))
+                if len(lost) >= MOST_DEATHS and role == "tokenizer":
+                    raise _killed(len(lost)) from error
                 if asyncio.get_running_loop().time() >= deadline:
-                    raise missing(role) from error
+                    raise (_full(role) if isinstance(error, Busy) else missing(role)) from error
                 failures.append(life(member))
                 await self.pause(len(failures) - 1)
 
@@ -299,6 +311,15 @@ def life(member: Member) -> Life:
 def missing(role: str) -> ApiError:
     message = f"No {role} is ready; it may be restarting. Try again"
     return ApiError(503, message, code=f"no_{role}", retry_after=RETRY_MISSING)
+
+
+def _killed(deaths: int) -> ApiError:
+    message = f"{deaths} tokenizers died while they had this text; it is not tried again"
+    return ApiError(500, message, code="tokenizer_died", final=True)
+
+
+def _full(role: str) -> ApiError:
+    return too_many(f"The {role} has as much to do as it can hold; try again")
 
 
 def too_large() -> ApiError:

@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from msgspec import structs
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from mesh.errors import MeshError, RemoteError
@@ -76,6 +77,9 @@ from services.streamer.responses.body import parse_response
 from services.streamer.responses.kept import Bounds, KeptResponses, OwnResponses, no_such_response
 
 log = logging.getLogger("specmesh.streamer")
+
+# Tokens of a text that is only counted or encoded.
+MOST_TOKENIZED = 1 << 18
 
 RECORD = web.RequestKey("RECORD", RequestRecord)
 
@@ -570,8 +574,11 @@ async def _respond(
 
 
 async def _encoded(api: HttpApi, message: Encode) -> list[int]:
+    """As long as a context, or longer than most."""
+    card = api.peers.known_card
+    most = max(MOST_TOKENIZED, card.max_context if card else 0)
     try:
-        return await api.peers.encode(message)
+        return await api.peers.encode(structs.replace(message, max_tokens=most))
     except RemoteError as error:
         raise encode_error(error, None, None) from error
 

@@ -53,6 +53,30 @@ def test_without_a_limit_there_is_that_of_an_answer(encoder: Encoder, monkeypatc
         encoder.check_length("x" * 1000)
 
 
+def test_of_a_text_that_is_too_long_no_more_is_encoded_than_shows_it(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "PIECE", 1000)
+    monkeypatch.setattr(encode, "MORE_BY_CUT", 5)
+    longest = 0
+    whole = encoder._tokenizer
+
+    class Counted:
+        def encode_batch_fast(self, texts: list[str], **more: bool) -> object:
+            nonlocal longest
+            longest = max(longest, len(texts[0]))
+            return whole.encode_batch_fast(texts, **more)
+
+    text = "the cat sat on a mat, " * 1000
+    tokens = len(encoder.encode(text, add_special_tokens=False))
+    encoder._tokenizer = Counted()  # type: ignore[assignment]
+    with pytest.raises(TooLong, match="at least") as caught:
+        encoder.encode(text, add_special_tokens=False, max_tokens=tokens // 4)
+    assert longest == 1000 and tokens // 4 < caught.value.tokens < tokens // 3
+    assert len(encoder.encode(text, add_special_tokens=False, max_tokens=tokens)) == tokens
+    assert longest == len(text)
+
+
 def test_a_word_is_spelled_as_it_is_and_as_it_follows_a_space(encoder: Encoder) -> None:
     (spellings,) = encoder.encode_words(["cat"])
     plain, spaced = (encoder.encode(text, add_special_tokens=False) for text in ("cat", " cat"))

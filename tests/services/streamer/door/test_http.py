@@ -9,6 +9,8 @@ import pytest
 from fake_mesh import CARD, MODEL, FakeMesh, failed, hangs_after, ids_of, says, tokens, until
 from sse_reading import events, streamed, text_of
 
+from services.streamer.door import http as http_api
+
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": MODEL, "prompt": "hi"}
 
@@ -298,6 +300,20 @@ async def test_a_prompt_that_does_not_fit_is_a_400(mesh: FakeMesh, http: aiohttp
     for prompt in ("x" * 500, [5] * 256):
         status, body = await post(http, mesh.url + "/v1/completions", {**TEXT, "prompt": prompt})
         assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens"])
+async def test_a_text_with_more_tokens_than_most_contexts_is_not_encoded(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_api, "MOST_TOKENIZED", 300)
+    await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    for count, expected in ((200, 200), (400, 413)):
+        text = "1" * count
+        body = {"prompt": text} if path == "/tokenize" else {"messages": [{"role": "user", "content": text}]}
+        async with http.post(mesh.url + path, json={"model": MODEL, **body}) as response:
+            assert response.status == expected
 
 
 async def test_what_the_tokenizer_refuses_is_a_400(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
