@@ -147,7 +147,7 @@ def microseconds(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # Jobs ---------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def look_around(seconds: float = WATCHED_SECONDS) -> None:
 def _cpu_times() -> tuple[int, int]:
     """Of all cores since boot: idle, and all."""
     try:
-        words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+        words = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]
     except OSError:
         return 0, 0
     times = [int(word) for word in words]
@@ -128,7 +128,7 @@ def _gpu() -> str:
 def _cpu_fields() -> dict[str, str]:
     fields: dict[str, str] = {}
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return fields
     for line in lines:

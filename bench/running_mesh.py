@@ -163,13 +163,13 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
 def is_parent(pid: int) -> bool:
     """Whether it only waits to fork another worker (services/runtime/preload.py)."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip().endswith("-parent")
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip().endswith("-parent")
     except OSError:
         return False
 
@@ -226,7 +226,7 @@ def _status(url: str) -> int:
 
 
 def _status_field(pid: int, name: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1])
     return 0

@@ -226,7 +226,7 @@ def main() -> int:
         print(f"packages are missing: apt-get install -y {' '.join(packages)}", file=sys.stderr)
         return 1
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".toml") as config:
         # The button that kills a proposer is there in demo mode only, which is no flag.
         config.write("demo = true\n")
         config.flush()

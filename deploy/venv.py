@@ -127,7 +127,7 @@ def install_packages(pip: list[str], log: Path, *, dev: bool) -> int:
         if not code:
             print("took torch's CPU build, without CUDA packages", file=sys.stderr, flush=True)
             return 0
-        if NOT_OFFERED not in log.read_text(errors="replace"):
+        if NOT_OFFERED not in log.read_text(encoding="utf-8", errors="replace"):
             return code
         if not on_gpu:
             print(COST, file=sys.stderr, flush=True)
@@ -175,7 +175,7 @@ def _has_pip(venv: Path) -> bool:
 
 def run_pip(command: list[str], log: Path) -> int:
     """Runs pip with its output added to `log`, and shows one status line."""
-    with log.open("a") as words:
+    with log.open("a", encoding="utf-8") as words:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         shown = _Line()
         assert process.stdout is not None
@@ -237,7 +237,7 @@ def _wait_for(lock: TextIO) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 

@@ -109,7 +109,8 @@ def _resources(binary: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        told = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+        command = [tool, "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", told.stdout)
     assert found, told.stdout
     registers, stack, local = map(int, found.groups())

@@ -55,7 +55,7 @@ def write(path: Path, text: str) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
     else:
-        path.write_text(text)
+        path.write_text(text, "utf-8")
 
 
 def _record(each: Outcome) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def _convert_into(
         conversion.write(made, progress)
     except GgufError as error:
         raise ModelError(str(error), "fetch the file again, or take one of a supported family and type") from error
-    (made / _MARK).write_text(json.dumps({"converter": _CONVERTER, "origin": origin}))
+    (made / _MARK).write_text(json.dumps({"converter": _CONVERTER, "origin": origin}), "utf-8")
     check_folder(made)
     if place.exists():  # of an older converter, or damaged since
         place.rename(scratch / "replaced")
@@ -267,7 +267,7 @@ def _is_current(place: Path, origin: str) -> bool:
 def _locked(cache: Path, name: str, progress: Progress | None) -> Iterator[None]:
     """One process makes a folder; others wait. The kernel frees the lock of a process that dies."""
     _make_writable(cache)
-    with (cache / f".{name}.lock").open("w") as lock:
+    with (cache / f".{name}.lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -198,7 +198,7 @@ def _connected(door: str, api_key: str) -> Connection:
 
 def _door_of(run_dir: str) -> str:
     try:
-        return (Path(run_dir) / DOOR).read_text().strip()
+        return (Path(run_dir) / DOOR).read_text("utf-8").strip()
     except OSError:
         raise ValueError(f"no mesh of `specmesh up` serves in {run_dir}") from None
 

@@ -80,3 +80,25 @@ def test_our_modules_are_started_with_the_rooms_first() -> None:
         if re.search(r"\bsys\.executable\b|[\"']-m[\"']|multiprocessing|ProcessPool", file.read_text(encoding="utf-8"))
     }
     assert starting == OTHERS.keys()
+
+
+# A file's text is UTF-8, whatever the locale of the machine is.
+BARE = re.compile(
+    r"""\.read_text\(\)"""
+    r"""|\.write_text\((?![^\n]*utf-8)"""
+    r"""|(?<!\bos)\.open\((?:"[rwax+t]*")?\)"""
+    r"""|\bf?d?open\([^\n]*"[rwax+t]*"\)"""
+    r"""|\btext=True"""
+)
+# What is opened there is no file.
+NO_FILES = {"services/streamer/choice/generation.py"}
+
+
+def test_no_text_is_read_or_written_by_the_locales_encoding() -> None:
+    files = [file for room in (*ROOMS, "specmesh") for file in (ROOT / room).rglob("*.py")]
+    found = {
+        file.relative_to(ROOT).as_posix(): words
+        for file in files
+        if (words := BARE.findall(file.read_text(encoding="utf-8")))
+    }
+    assert {name: words for name, words in found.items() if name not in NO_FILES} == {}

@@ -51,7 +51,7 @@ def with_all_positions(block: str) -> None:
 def main(job_file: str, answer_file: str) -> None:
     from vllm import LLM, SamplingParams
 
-    job = json.loads(Path(job_file).read_text())
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     drafts: list[list[int]] = []
     watch(drafts)
     if job["all_positions"]:
@@ -71,7 +71,8 @@ def main(job_file: str, answer_file: str) -> None:
         [done] = engine.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
         seconds = time.perf_counter() - began
         answers.append({"ids": list(done.outputs[0].token_ids), "drafts": list(drafts), "seconds": seconds})
-    Path(answer_file).write_text(json.dumps({"version": metadata.version("vllm"), "answers": answers}))
+    said = json.dumps({"version": metadata.version("vllm"), "answers": answers})
+    Path(answer_file).write_text(said, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class SimulatedRequest:
 
 def recorded(path: Path = RECORDED) -> list[Lengths]:
     """Also reads a server's log of requests as JSON, which calls them `prompt_tokens` and `tokens`."""
-    lines = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     found = [
         Lengths(int(line["prompt_tokens"]), int(line.get("completion_tokens", line.get("tokens", 0)))) for line in lines
     ]

@@ -43,12 +43,12 @@ def measured(arch: int, columns: int, inputs: int, dtype: str) -> Tile | None:
 @functools.cache
 def table(path: Path) -> dict[str, Tile]:
     """Raises ValueError if the file has a tile that no kernel is compiled with."""
-    return {name: Tile(**fields) for name, fields in json.loads(path.read_text()).items()}
+    return {name: Tile(**fields) for name, fields in json.loads(path.read_text("utf-8")).items()}
 
 
 def write(path: Path, found: dict[str, Tile]) -> None:
     """Add to what the file has; other architectures and shapes stay."""
     kept = dict(table(path)) if path.exists() else {}
     tiles = {name: asdict(tile) for name, tile in sorted((kept | found).items())}
-    path.write_text(json.dumps(tiles, indent=1) + "\n")
+    path.write_text(json.dumps(tiles, indent=1) + "\n", "utf-8")
     table.cache_clear()

@@ -70,7 +70,7 @@ def compile_all(dtype: str) -> None:
 
 def _write(folder: Path, config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
     tensors = {f"{part}.weight": torch.full(shape, 0.01) for part, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors")
 

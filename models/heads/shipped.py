@@ -18,4 +18,4 @@ def shipped_heads(model: str) -> dict[str, Path]:
 
 
 def _tokens_per_step(head: Path) -> float:
-    return float(json.loads((head / "training.json").read_text())["tokens_per_step"])
+    return float(json.loads((head / "training.json").read_text("utf-8"))["tokens_per_step"])

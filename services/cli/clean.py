@@ -154,7 +154,7 @@ def _owner(path: Path) -> int:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with path.open() as file:
+        with path.open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

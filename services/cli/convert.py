@@ -91,7 +91,7 @@ def _finish(folder: Path, target: Path) -> None:
     """What else a folder needs to be loaded."""
     if (folder / _INDEX).is_file():
         names = {name: _new_name(Path(shard)) for name, shard in _weight_map(folder).items()}
-        (target / _NEW_INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}, indent=1))
+        (target / _NEW_INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}, indent=1), "utf-8")
     if not target.samefile(folder):
         for file in (*folder.glob("*.json"), *folder.glob("*.jinja")):
             if file.name != _INDEX:

@@ -113,7 +113,7 @@ def keys_file(settings: Settings) -> Iterator[Path]:
     path.unlink(missing_ok=True)
     try:
         if settings.own_keys:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
                 file.write("\n".join([*settings.own_keys, ""]))
         yield path
     finally:

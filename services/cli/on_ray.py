@@ -82,7 +82,7 @@ class _Up:
             ray_cluster.disconnect()
             raise NoRay(f"a mesh runs in the Ray cluster {self._address} already\n  fix: specmesh down")
         # `scale` and `down` on this machine find the cluster by it.
-        self._file.write_text(self._address + "\n")
+        self._file.write_text(self._address + "\n", "utf-8")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         environment, secrets = to_environment(self._settings), secrets_of(self._settings)

@@ -110,7 +110,7 @@ class AnotherMesh(Exception):
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One mesh a run_dir. The kernel releases the lock however we end."""
-    with (folder / "up.lock").open("a+") as file:
+    with (folder / "up.lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -314,7 +314,7 @@ class Up:
         while not await self._door_is_open():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._serving = True
-        (run_dir(self._settings) / DOOR).write_text(door_of(self._settings) + "\n")
+        (run_dir(self._settings) / DOOR).write_text(door_of(self._settings) + "\n", "utf-8")
         took = time.monotonic() - self._began
         processes, folder = list(self._processes.values()), run_dir(self._settings)
         print(box(self._settings, processes, await self._card(), took, folder, self._sampling), flush=True)

@@ -15,7 +15,7 @@ ADDRESS = "ray_address"
 def supervisor_of(folder: Path) -> int:
     """The pid of the `up` that runs in this folder: the one that holds its lock. Raises ChatError."""
     try:
-        with (folder / "up.lock").open() as file:
+        with (folder / "up.lock").open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -30,7 +30,7 @@ def cluster_of(settings: Settings) -> str:
     if settings.ray_address:
         return str(settings.ray_address)
     try:
-        return (run_dir(settings) / ADDRESS).read_text().strip()
+        return (run_dir(settings) / ADDRESS).read_text("utf-8").strip()
     except OSError:
         return ""
 

@@ -48,13 +48,13 @@ class OwnFolder:
         self.keys.mkdir(mode=0o700)
         for name, text in secrets.items():
             file = self.api_keys if name == API_KEYS else self.keys / Path(name).name
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
                 opened.write(text)
 
     def tell_directory(self, endpoint: str) -> None:
         """Others read it at any time: it is replaced whole."""
         fresh = self.directory.with_suffix(".new")
-        fresh.write_text(endpoint + "\n")
+        fresh.write_text(endpoint + "\n", "utf-8")
         fresh.replace(self.directory)
 
     def remove(self) -> None:
@@ -95,4 +95,5 @@ def secrets_for(role: str, secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_keys(folder: Path) -> dict[str, str]:
-    return {file.name: file.read_text() for file in sorted(folder.iterdir()) if file.suffix in (".public", ".secret")}
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in (".public", ".secret")]
+    return {file.name: file.read_text("utf-8") for file in files}

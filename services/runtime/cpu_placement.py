@@ -41,7 +41,7 @@ def _set_session_back(niceness: int, group: Path = Path("/proc/self/autogroup"))
     started has one of its own; of anyone else's we don't dispose."""
     if os.getsid(0) == os.getpid() and group.exists():
         with contextlib.suppress(OSError):
-            group.write_text(str(niceness))
+            group.write_text(str(niceness), "utf-8")
 
 
 def threads_of(role: str, cores: str, threads: int) -> int:

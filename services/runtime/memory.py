@@ -14,7 +14,7 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 
 def _machine(proc: Path) -> int:
-    for line in (proc / "meminfo").read_text().splitlines():
+    for line in (proc / "meminfo").read_text("utf-8").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
             return int(rest.split()[0]) * 1024
@@ -24,7 +24,7 @@ def _machine(proc: Path) -> int:
 def _groups(proc: Path, cgroups: Path) -> list[int]:
     """What is left in each group that has a limit, this process's own and those around it."""
     try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
+        lines = (proc / "self" / "cgroup").read_text("utf-8").splitlines()
     except OSError:
         return []
     found = []
@@ -53,9 +53,9 @@ def _groups(proc: Path, cgroups: Path) -> list[int]:
 def _left(folder: Path, limit_name: str, used_name: str, reclaimable: str) -> int | None:
     """None: there is no limit here. Inactive file pages count as free: the kernel reclaims them."""
     try:
-        limit = (folder / limit_name).read_text().strip()
-        used = int((folder / used_name).read_text())
-        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
+        limit = (folder / limit_name).read_text("utf-8").strip()
+        used = int((folder / used_name).read_text("utf-8"))
+        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text("utf-8").splitlines())
     except (OSError, ValueError):
         return None
     if limit == "max":

@@ -30,7 +30,7 @@ CONFIG: dict[str, Any] = {
 
 def store_in_8_bits(folder: Path) -> None:
     """Of a folder that a net has saved."""
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         if tensor.dim() == 2 and name.endswith(".weight") and "embed_tokens" not in name:

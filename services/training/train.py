@@ -76,8 +76,8 @@ def train(job: Job) -> Measured:
     print(f"trained in {time.monotonic() - began:.0f} s; measuring on held-out prompts", flush=True)
     found = measure(folder, job.method, job.out, held_out, job.wanted, job.max_tokens)
     said = told(job, net, texts, found, curve.points())
-    (job.out / "README.md").write_text(card(job, said))
-    (job.out / "training.json").write_text(json.dumps(said, indent=1) + "\n")
+    (job.out / "README.md").write_text(card(job, said), "utf-8")
+    (job.out / "training.json").write_text(json.dumps(said, indent=1) + "\n", "utf-8")
     return found
 
 

@@ -140,10 +140,10 @@ def _build_problem(command: str) -> str:
     """Empty if it compiles and links a module of nothing."""
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         source = Path(folder) / "module.c"
-        source.write_text("#include <Python.h>\nint nothing(void) { return PY_MAJOR_VERSION; }\n")
+        source.write_text("#include <Python.h>\nint nothing(void) { return PY_MAJOR_VERSION; }\n", "utf-8")
         words = [command, str(source), "-shared", "-fPIC", f"-I{include_folder()}", "-o", f"{folder}/module.so"]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=ASK_TIMEOUT)
+            done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", timeout=ASK_TIMEOUT)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
     lines = [line for line in done.stderr.splitlines() if re.search("error|cannot", line)] or ["it failed"]

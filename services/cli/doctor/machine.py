@@ -205,7 +205,9 @@ def _import_problem(package: str) -> str:
     """Empty when it loads, in a process of its own: what dies there doesn't take the doctor with it."""
     command = [sys.executable, "-P", "-c", f"import {package}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_IMPORT_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=TORCH_IMPORT_TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"no end after {TORCH_IMPORT_TIMEOUT:g} s"
     if done.returncode < 0:

@@ -175,7 +175,7 @@ def _mesh_elsewhere(settings: Settings, folder: Path) -> list[str]:
 def folders_at_work(table: Path = Path("/proc/net/unix")) -> list[Path]:
     """Folders in which a directory listens, of every user."""
     try:
-        lines = table.read_text(errors="replace").splitlines()
+        lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     paths = (line.partition(" /")[2] for line in lines)
@@ -197,7 +197,7 @@ def _stale_sockets(folder: Path) -> Iterator[Path]:
 def _stale_pids(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.glob("*.pid")):
         with contextlib.suppress(OSError, ValueError):
-            pid = int(path.read_text().split()[0])
+            pid = int(path.read_text("utf-8").split()[0])
             if not Path(f"/proc/{pid}").exists():
                 yield path
 

@@ -62,7 +62,7 @@ def read(folder: Path) -> dict[str, Asset]:
     assets = {}
     for file in sorted(folder.iterdir()):
         if file.suffix in TYPES:
-            body = filled(file.read_text()).encode()
+            body = filled(file.read_text("utf-8")).encode()
             etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
             assets[file.name] = Asset(body, TYPES[file.suffix], etag)
     return assets

@@ -136,5 +136,5 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]
     save_file(kept, fresh)
     # Written for its owner alone otherwise.
     fresh.chmod(0o644)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     fresh.replace(folder / "model.safetensors")
