@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from services.api.messages import Run, TokenLogprob
 from services.streamer.choice.detokenize import Detokenizer
-from services.streamer.choice.stops import StopMatcher
+from services.streamer.choice.stops import NO_STOPS, StopMatcher, StopTable
 
 UNFINISHED = -1
 
@@ -111,7 +111,7 @@ class Delivery:
     def __init__(
         self,
         detokenizer: Detokenizer,
-        stops: tuple[str, ...],
+        stops: StopTable = NO_STOPS,
         *,
         min_tokens: int,
         tokens_shown: bool,
@@ -121,7 +121,7 @@ class Delivery:
         self._matcher = StopMatcher(stops)
         self._min_tokens = min_tokens
         # Text alone needs no tracking of tokens.
-        self._simple = not stops and not tokens_shown and not origins_shown
+        self._simple = stops is NO_STOPS and not tokens_shown and not origins_shown
         self._origins_shown = origins_shown
         self._steps = 0
         self._waiting: list[_HeldToken] = []

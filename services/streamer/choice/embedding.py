@@ -97,7 +97,7 @@ def _choice(exchange: EmbeddingExchange, index: int, ids: list[int]) -> Choice:
         speculation=Speculation(method=NAIVE),
         verification=Verification(),
         longest_draft=0,
-        delivery=Delivery(exchange.vocabulary.of_prompt(), (), min_tokens=0, tokens_shown=False),
+        delivery=Delivery(exchange.vocabulary.of_prompt(), min_tokens=0, tokens_shown=False),
         priority=request.priority,
         cache_salt=caller.cache_salt,
         caller=caller.name,

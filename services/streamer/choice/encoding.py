@@ -29,6 +29,8 @@ from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Choice
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.routing import key_of
+from services.streamer.choice.stops import NO_STOPS, StopTable
+from services.streamer.choice.turns import NUMBERS_OF_A_UNIT
 from services.streamer.openai.errors import ApiError, bad_value, unsupported
 from services.streamer.openai.prompts import Prompt
 from services.streamer.openai.request import Request, answer_length, too_long
@@ -44,6 +46,8 @@ SEED_STEP = 0x9E3779B97F4A7C15
 # Bounds of a prediction, by what a context and a message can hold.
 PREDICTION_BYTES_A_TOKEN = 8
 MOST_PREDICTION_BYTES = 3 * 2**20
+# Units of work (turns.py) to make a choice, besides those of its prompt.
+TO_MAKE = 50
 # Put before a text that must not be encoded as the beginning of one.
 BEFORE = "\n"
 
@@ -63,11 +67,13 @@ async def encode(exchange: Exchange) -> None:
     if request.thinking_token_budget >= 0:
         sampling = replace(sampling, reasoning=_reasoning_limit(exchange, prompts[0]))
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-    exchange.choices = [
-        _choice(exchange, number * request.n + answer, ids, replace(sampling, seed=seed_of(base, answer)), prediction)
-        for number, ids in enumerate(prompts)
-        for answer in range(request.n)
-    ]
+    await exchange.turns.take(sum(map(len, request.stops)))
+    stops = StopTable(request.stops) if request.stops else NO_STOPS
+    for number, ids in enumerate(prompts):
+        for answer in range(request.n):
+            await exchange.turns.take(TO_MAKE + len(ids) // NUMBERS_OF_A_UNIT)
+            own = replace(sampling, seed=seed_of(base, answer))
+            exchange.choices.append(_choice(exchange, number * request.n + answer, ids, own, prediction, stops))
 
 
 async def _check_grammar(exchange: Exchange, grammar: str, field: str) -> None:
@@ -223,7 +229,9 @@ def encode_error(error: RemoteError, request: Request | None, card: ModelCard | 
     return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=code)
 
 
-def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, prediction: list[int]) -> Choice:
+def _choice(
+    exchange: Exchange, index: int, ids: list[int], sampling: Sampling, prediction: list[int], stops: StopTable
+) -> Choice:
     request, card, caller = exchange.request, exchange.card, exchange.caller
     length = answer_length(request, len(ids), card.max_context)
     # A chat has one prompt, whose log-probabilities are returned once.
@@ -243,7 +251,7 @@ def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, 
         longest_draft=longest_draft(request.speculation, card),
         delivery=Delivery(
             exchange.vocabulary.detokenizer(ids, markers),
-            request.stops,
+            stops,
             min_tokens=sampling.min_tokens,
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
             origins_shown=request.return_provenance,
@@ -280,7 +288,7 @@ def _echo(exchange: Exchange, index: int, ids: list[int]) -> Echo:
     scored = request.scored >= 0
     if not request.echo:
         return Echo(ids, None, scored=scored)
-    text = Delivery(vocabulary.of_prompt(), (), min_tokens=0, tokens_shown=True)
+    text = Delivery(vocabulary.of_prompt(), min_tokens=0, tokens_shown=True)
     prompt = request.prompts[index // request.n]
     added = vocabulary.added_before(ids, prompt.text or "") if isinstance(prompt, Encode) else 0
     return Echo(ids, text, added=added, scored=scored)

@@ -31,6 +31,7 @@ from services.streamer.choice.echo import Echo
 from services.streamer.choice.peers import GRACE, RETRY_MISSING, Lender, Peers, life, missing
 from services.streamer.choice.quarantine import Case, Life
 from services.streamer.choice.timeline import Timeline
+from services.streamer.choice.turns import NUMBERS_OF_A_UNIT
 from services.streamer.openai.errors import ApiError
 
 log = logging.getLogger("specmesh.streamer")
@@ -75,6 +76,13 @@ class Choice:
     # How its prompt becomes an embedding, which is then all that comes of it; "": it doesn't.
     pooling: str = ""
     embedding: bytes = b""
+
+    @property
+    def work_to_send(self) -> int:
+        """To a worker, in the units of turns.py."""
+        sampling = self.sampling
+        numbers = len(self.prompt) + len(self.prediction) + len(sampling.allowed_token_ids or ())
+        return numbers // NUMBERS_OF_A_UNIT
 
     @property
     def prompt_told(self) -> bool:

@@ -16,9 +16,14 @@ TO_BEGIN = 100
 
 
 async def in_lanes(
-    act: Callable[[Given], Awaitable[Made]], things: Sequence[Given], lanes: int, turns: Turns
+    act: Callable[[Given], Awaitable[Made]],
+    things: Sequence[Given],
+    lanes: int,
+    turns: Turns,
+    more: Callable[[Given], int] = lambda thing: 0,
 ) -> list[Made]:
-    """What `act` makes of each, in their order; the first that fails cancels the others."""
+    """What `act` makes of each, in their order; the first that fails cancels the others. `more`: units of work to begin
+    with one, beyond TO_BEGIN."""
     if len(things) == 1:  # the common case needs no further task
         return [await act(things[0])]
     left = iter(enumerate(things))
@@ -26,7 +31,7 @@ async def in_lanes(
 
     async def lane() -> None:
         for index, thing in left:
-            await turns.take(TO_BEGIN)
+            await turns.take(TO_BEGIN + more(thing))
             made[index] = await act(thing)
 
     try:

@@ -13,6 +13,8 @@ from collections import deque
 
 A_TURN = 1000  # units in a turn of the loop; the slice that reaches it is the last
 A_SLICE = 500  # units in a slice, about
+# Token ids that are hashed, copied or written for one unit.
+NUMBERS_OF_A_UNIT = 50
 
 
 class Turns:

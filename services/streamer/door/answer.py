@@ -22,7 +22,7 @@ from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Audience, Choice, Ending, generate
 from services.streamer.choice.lanes import in_lanes
 from services.streamer.choice.responses import WholeChoice
-from services.streamer.choice.turns import A_SLICE, Turns
+from services.streamer.choice.turns import A_SLICE, NUMBERS_OF_A_UNIT, Turns
 from services.streamer.door.bodies import JSON
 from services.streamer.door.metrics import RequestTimes
 from services.streamer.door.sse import DONE, ChunkForm, EventStream, event
@@ -56,7 +56,11 @@ async def run(exchange: Exchange, audience: Audience) -> list[Ending]:
         await audience.ended(choice, ending)
         return ending
 
-    return await in_lanes(one, choices, len(choices), exchange.turns)
+    return await in_lanes(one, choices, len(choices), exchange.turns, lambda choice: choice.work_to_send)
+
+
+# Bytes that are kept for a token of an answer, besides what is written of it: its ids and its place.
+KEPT_OF_A_TOKEN = 100
 
 
 class Whole:
@@ -93,7 +97,10 @@ class Whole:
             whole.of_prompt.add(responses.prompt_logprobs(self._request, part, self._vocabulary))
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
-        self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
+        whole = self.wholes[choice.index]
+        whole.piece.text = "".join(self._texts[choice.index])
+        if self._request.return_token_ids:
+            whole.work += len(choice.prompt) // NUMBERS_OF_A_UNIT
         chat_shapes.count_reasoning(choice, self._vocabulary)
 
 
@@ -211,6 +218,7 @@ class Streamed:
         self.flush()
         more: dict[str, Any] = {"stop_reason": ending.stop, **responses.ended(self._request, choice)}
         if self._request.return_token_ids:
+            await self._turns.take(len(choice.prompt) // NUMBERS_OF_A_UNIT)
             more["prompt_token_ids"] = choice.prompt
         usage = self._usage_of(choice, ending.completion_tokens)
         self._stream.write(self._forms[choice.index].finish(chat_shapes.reason(choice, ending), more, usage))

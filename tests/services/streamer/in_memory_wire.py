@@ -103,7 +103,7 @@ def choice_of(request: Request, index: int) -> Choice:
         speculation=request.speculation,
         verification=Verification(),
         longest_draft=0,
-        delivery=Delivery(VOCABULARY.detokenizer([]), (), min_tokens=0, tokens_shown=False),
+        delivery=Delivery(VOCABULARY.detokenizer([]), min_tokens=0, tokens_shown=False),
     )
 
 

@@ -9,6 +9,7 @@ from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 from services.api.messages import Run, TokenLogprob
 from services.streamer.choice.delivery import Delivery, Piece, TokenOrigin, join, slices
 from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.stops import NO_STOPS, StopTable
 
 TOKENIZER = byte_level_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)
@@ -16,7 +17,8 @@ VOCABULARY = Vocabulary(TOKENIZER)
 
 def delivery(*stops: str, min_tokens: int = 0, tokens_shown: bool = True, origins_shown: bool = False) -> Delivery:
     detokenizer = VOCABULARY.detokenizer([])
-    return Delivery(detokenizer, stops, min_tokens=min_tokens, tokens_shown=tokens_shown, origins_shown=origins_shown)
+    table = StopTable(stops) if stops else NO_STOPS
+    return Delivery(detokenizer, table, min_tokens=min_tokens, tokens_shown=tokens_shown, origins_shown=origins_shown)
 
 
 def token(text: str) -> int:

@@ -271,7 +271,7 @@ VOCABULARIES = {"byte level": TOKENIZER, "byte fallback": byte_fallback_tokenize
 def test_pieces_of_a_prompt_add_up_to_its_text_and_tokens(kind: str, text: str, most: int) -> None:
     tokenizer = VOCABULARIES[kind]
     ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
-    echo = Echo(ids, Delivery(Vocabulary(tokenizer).of_prompt(), (), min_tokens=0, tokens_shown=True), scored=True)
+    echo = Echo(ids, Delivery(Vocabulary(tokenizer).of_prompt(), min_tokens=0, tokens_shown=True), scored=True)
     told: list[Piece] = []
     for part in parts(columns(ids, 0), most):
         told += echo.take(part)
@@ -290,7 +290,7 @@ def test_special_tokens_are_named_but_for_those_that_the_tokenizer_has_added() -
     ids = [end, end, *ids_of("hello"), end]
 
     def echoed(text: str | None) -> tuple[str, list[int]]:
-        delivery = Delivery(vocabulary.of_prompt(), (), min_tokens=0, tokens_shown=True)
+        delivery = Delivery(vocabulary.of_prompt(), min_tokens=0, tokens_shown=True)
         added = 0 if text is None else vocabulary.added_before(ids, text)
         [piece] = Echo(ids, delivery, added=added, scored=False).take(None)
         assert piece.ids == ids and piece.logprobs == [None] * len(ids)

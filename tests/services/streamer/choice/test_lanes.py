@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from in_memory_wire import chat, choice_of
 
 from services.streamer.choice.lanes import in_lanes
-from services.streamer.choice.turns import Turns
+from services.streamer.choice.turns import NUMBERS_OF_A_UNIT, Turns
 from services.streamer.openai.errors import ApiError
 
 
@@ -54,3 +56,28 @@ async def test_one_thing_needs_no_task() -> None:
         return asyncio.current_task()  # type: ignore[return-value]
 
     assert await in_lanes(act, ["one"], 4, Turns()) == [asyncio.current_task()]
+
+
+async def test_what_is_more_to_begin_takes_a_turn_of_the_loop_for_itself() -> None:
+    """128 choices with 49 000 allowed ids each are no slice of one turn."""
+    begun: list[int] = []
+
+    def turn() -> None:
+        begun.append(0)
+        if len(begun) < 60:
+            asyncio.get_running_loop().call_soon(turn)
+
+    async def act(thing: int) -> None:
+        begun[-1] += 1
+
+    turn()
+    await in_lanes(act, range(20), 20, Turns(1000), lambda thing: 950)
+    assert sum(begun) == 20 and max(begun) == 1
+
+
+def test_a_choice_is_as_much_to_send_as_it_has_numbers() -> None:
+    choice = choice_of(chat(), 0)
+    assert choice.work_to_send == 0
+    choice.prompt = [1] * 4000
+    choice.sampling = replace(choice.sampling, allowed_token_ids=list(range(49_000)))
+    assert choice.work_to_send == 53_000 // NUMBERS_OF_A_UNIT

@@ -38,7 +38,7 @@ def choice(
         speculation=speculation or Speculation(),
         verification=verification or Verification("greedy"),
         longest_draft=8,
-        delivery=Delivery(Detokenizer.__new__(Detokenizer), (), min_tokens=0, tokens_shown=False),
+        delivery=Delivery(Detokenizer.__new__(Detokenizer), min_tokens=0, tokens_shown=False),
         tokens=tokens,
         stop_token=stop,
         acceptance=acceptance,
