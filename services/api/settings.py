@@ -93,6 +93,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("write_timeout", 30.0, "Maximum time a client may take to accept 64 KiB that wait for it, or all of it, in seconds", low=0.1, high=600.0, roles="streamer"),
     _row("max_body_bytes", 4194304, "Maximum size of a request body, in bytes", low=1024, high=1073741824, roles="streamer"),
     _row("body_memory_mb", 64, "Maximum size of the bodies of all requests in progress, in MiB, and at least max_body_bytes; further requests get status 429", low=1, high=1048576, roles="streamer"),
+    _row("answer_memory_mb", 512, "Maximum size of all answers that are kept until they are whole, in MiB; more get status 429, an answer that is larger alone 413", low=1, high=1048576, roles="streamer"),
     _row("max_connections", 2048, "Maximum number of open HTTP connections, fewer if the limit of open files is lower; idle ones are closed first, then new ones get status 503", low=1, high=1000000, roles="streamer"),
     _row("max_choices", 8, "Maximum value of n in a request", low=1, high=128, roles="streamer"),
     _row("max_messages", 1024, "Maximum number of messages in a chat request", low=1, high=100000, roles="streamer"),

@@ -282,6 +282,7 @@ class StreamerActor(Actor):
             health=self._health,
             page_tokens=settings.page_tokens,
             pace=settings.pace_ms / 1000,
+            answer_bytes=settings.answer_memory_mb * 2**20,
             key_limits=KeyLimits(
                 settings.key_requests_per_minute, settings.key_tokens_per_minute, self.node.clock.now
             ),

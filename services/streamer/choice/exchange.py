@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from services.api.messages import ModelCard
 from services.streamer.agents.families import Formats
+from services.streamer.choice.answer_memory import AnswerMemory
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.generation import Choice
 from services.streamer.choice.namespace import Caller
@@ -34,5 +35,6 @@ class AnyExchange(Generic[AnyRequest]):
 class Exchange(AnyExchange[Request]):
     """Of a request for an answer."""
 
+    memory: AnswerMemory
     page_tokens: int = 32
     formats: Formats = field(default_factory=Formats)

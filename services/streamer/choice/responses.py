@@ -35,13 +35,18 @@ def head(request: Request, answer_id: str, created: int) -> dict[str, Any]:
 
 
 class WrittenLists:
-    """Fields of JSON whose lists are written slice by slice; other values are the same in every slice."""
+    """Fields of JSON whose lists are written slice by slice; other values are the same in every slice. `size`: bytes of
+    the lists."""
 
-    __slots__ = ("_others", "_written")
+    __slots__ = ("_others", "_written", "size")
 
     def __init__(self) -> None:
         self._written: dict[str, list[bytes]] = {}
         self._others: dict[str, Any] = {}
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._written or self._others)
 
     def add(self, fields: dict[str, Any]) -> None:
         for name, value in fields.items():
@@ -49,12 +54,24 @@ class WrittenLists:
                 written = self._written.setdefault(name, [])
                 if value:
                     written.append(orjson.dumps(value)[1:-1])
+                    self.size += len(written[-1])
             else:
                 self._others[name] = value
 
-    def joined(self) -> dict[str, Any]:
-        lists = {name: orjson.Fragment(b"[" + b",".join(each) + b"]") for name, each in self._written.items()}
-        return {**lists, **self._others}
+    def parts(self) -> Iterator[bytes]:
+        """The fields without the braces around them. What was given isn't kept any more."""
+        before = b""
+        for name, value in self._others.items():
+            yield before + orjson.dumps(name) + b":" + orjson.dumps(value)
+            before = b","
+        for name, written in self._written.items():
+            begin = before + orjson.dumps(name) + b":["
+            written.reverse()
+            while written:
+                yield begin + written.pop()
+                begin = b","
+            yield (b"" if begin == b"," else begin) + b"]"
+            before = b","
 
 
 @dataclass(slots=True)
@@ -79,14 +96,17 @@ def whole(
     for each, ending in zip(wholes, endings, strict=True):
         for part in _choice(request, each, ending, vocabulary):
             yield before + part if part else b""
+            before = b"" if part else before
         before = b","
     choices = [each.choice for each in wholes]
     closing: dict[str, Any] = {"usage": usage(choices, endings), **metrics(choices)}
     if request.return_token_ids and request.chat:
         closing["prompt_token_ids"] = choices[0].prompt
-    if request.chat:
-        closing |= wholes[0].of_prompt.joined()
-    yield b"]," + orjson.dumps(closing)[1:]
+    yield b"]," + orjson.dumps(closing)[1:-1]
+    if request.chat and wholes[0].of_prompt:
+        yield b","
+        yield from wholes[0].of_prompt.parts()
+    yield b"}"
 
 
 def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vocabulary) -> Iterator[bytes]:
@@ -100,14 +120,27 @@ def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vo
         body["message"] = _message(whole)
     else:
         body["text"] = whole.piece.text
-    body["logprobs"] = whole.logprobs.joined() or None
     body["finish_reason"] = chat_shapes.reason(whole.choice, ending)
     body["stop_reason"] = ending.stop
     if request.return_token_ids and not request.chat:
         body["prompt_token_ids"] = whole.choice.prompt
-    if not request.chat:
-        body |= whole.of_prompt.joined()
-    yield orjson.dumps(body | of_tokens.joined() | ended(request, whole.choice))
+    yield orjson.dumps(body | ended(request, whole.choice))[:-1]
+    yield from _fields(b',"logprobs":', whole.logprobs)
+    for written in (of_tokens, whole.of_prompt) if not request.chat else (of_tokens,):
+        if written:
+            yield b","
+            yield from written.parts()
+    yield b"}"
+
+
+def _fields(before: bytes, written: WrittenLists) -> Iterator[bytes]:
+    """As an object, or null where there are none."""
+    if not written:
+        yield before + b"null"
+        return
+    yield before + b"{"
+    yield from written.parts()
+    yield b"}"
 
 
 def _message(whole: WholeChoice) -> dict[str, Any]:

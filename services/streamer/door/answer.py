@@ -64,20 +64,29 @@ KEPT_OF_A_TOKEN = 100
 
 
 class Whole:
-    """Keeps the pieces until the end."""
+    """Keeps the pieces until the end of the block."""
 
     def __init__(self, exchange: Exchange, watch: RequestTimes) -> None:
         self._request = exchange.request
         self._vocabulary = exchange.vocabulary
         self._watch = watch
         self._turns = exchange.turns
+        self._memory = exchange.memory.answer()
         self._texts: dict[int, list[str]] = {each.index: [] for each in exchange.choices}
         self.wholes = {each.index: WholeChoice(each, Piece("")) for each in exchange.choices}
         for each in self.wholes.values():  # a choice may have no tokens
             self._write_logprobs(each, Piece(""))
 
+    def __enter__(self) -> Whole:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wholes.clear()
+        self._memory.close()
+
     async def show(self, choice: Choice, piece: Piece) -> None:
         whole = self.wholes[choice.index]
+        self._memory.grow(len(piece.text) + KEPT_OF_A_TOKEN * len(piece.ids))
         for part in responses.slices_of(self._request, piece):
             work = responses.work_of(self._request, part)
             whole.work += work
@@ -92,9 +101,11 @@ class Whole:
         join(whole.piece.runs, piece.runs)
 
     def _write_logprobs(self, whole: WholeChoice, part: Piece) -> None:
+        before = whole.logprobs.size + whole.of_prompt.size
         whole.logprobs.add(responses.logprobs(self._request, part, self._vocabulary) or {})
         if part.of_prompt:
             whole.of_prompt.add(responses.prompt_logprobs(self._request, part, self._vocabulary))
+        self._memory.grow(whole.logprobs.size + whole.of_prompt.size - before)
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
         whole = self.wholes[choice.index]
@@ -105,13 +116,13 @@ class Whole:
 
 
 async def answer_whole(exchange: Exchange, http: web.BaseRequest, watch: RequestTimes) -> web.StreamResponse:
-    audience = Whole(exchange, watch)
-    endings = await run(exchange, audience)
-    watch.ended(exchange.choices, endings)
-    opening = responses.head(exchange.request, exchange.answer_id, int(time.time()))
-    wholes = list(audience.wholes.values())
-    parts = responses.whole(exchange.request, opening, wholes, endings, exchange.vocabulary)
-    return await written(http, exchange.turns, parts, sum(each.work for each in wholes), A_SLICE)
+    with Whole(exchange, watch) as audience:
+        endings = await run(exchange, audience)
+        watch.ended(exchange.choices, endings)
+        opening = responses.head(exchange.request, exchange.answer_id, int(time.time()))
+        wholes = list(audience.wholes.values())
+        parts = responses.whole(exchange.request, opening, wholes, endings, exchange.vocabulary)
+        return await written(http, exchange.turns, parts, sum(each.work for each in wholes), A_SLICE)
 
 
 async def written(

@@ -29,11 +29,11 @@ def new_id(request: Request) -> str:
 
 
 async def message_whole(exchange: Exchange, http: web.BaseRequest, watch: RequestTimes) -> web.StreamResponse:
-    audience = Whole(exchange, watch)
     (choice,) = exchange.choices
-    (ending,) = await run(exchange, audience)
-    watch.ended([choice], [ending])
-    text = audience.wholes[choice.index].piece.text
+    with Whole(exchange, watch) as audience:
+        (ending,) = await run(exchange, audience)
+        watch.ended([choice], [ending])
+        text = audience.wholes[choice.index].piece.text
     said = Said(content=text) if choice.reader is None else chat_shapes.read(choice.reader, text)
     told = answer.message(exchange.request, exchange.answer_id, choice, said, ending)
     return web.Response(body=orjson.dumps(told), content_type=JSON)

@@ -30,6 +30,7 @@ from services.api.methods import NAIVE, method_for
 from services.streamer.agents.families import Formats
 from services.streamer.choice import responses
 from services.streamer.choice.admission import Admission, AdmissionTicket
+from services.streamer.choice.answer_memory import AnswerMemory
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.embedding import MOST_AT_ONCE, EmbeddingExchange
 from services.streamer.choice.encoding import encode, encode_error
@@ -121,6 +122,7 @@ class HttpApi:
         pace: float = 0.0,
         kept_responses: Bounds | None = None,
         key_limits: KeyLimits | None = None,
+        answer_bytes: int = 1 << 29,
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -138,6 +140,7 @@ class HttpApi:
         self.page_tokens = page_tokens
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
+        self.memory = AnswerMemory(answer_bytes)
         self._key_limits = key_limits or KeyLimits(0, 0, time.monotonic)
         self.created = int(time.time())
         self._namespaces = NamespaceIds(shared_namespaces)
@@ -545,8 +548,9 @@ async def _exchange(
     check_against(request, card)
     caller = api.caller(http, request.cache_salt, request.namespace)
     return Exchange(
-        request, answer_id, caller, card, deadline, api.peers, api.vocabulary, api.turns, api.page_tokens, api.formats
-    )
+        request, answer_id, caller, card, deadline, api.peers, api.vocabulary, api.turns, api.memory, api.page_tokens,
+        api.formats,
+    )  # fmt: skip
 
 
 async def _respond(

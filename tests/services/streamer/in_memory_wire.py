@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from small_tokenizer import byte_level_tokenizer
 
 from services.api.strategies import Verification
+from services.streamer.choice.answer_memory import AnswerMemory
 from services.streamer.choice.delivery import Delivery, Piece
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.exchange import Exchange
@@ -111,7 +112,8 @@ def exchange_of(request: Request, choices: list[Choice]) -> Exchange:
     """Nobody is asked: what workers would send is given to the audience."""
     mesh = FakeMesh()
     peers, answer_id = Peers(mesh.directory, mesh.node), "chatcmpl-" + "0" * 24
-    return Exchange(request, answer_id, Caller("", ""), CARD, 1e9, peers, VOCABULARY, Turns(), choices=choices)
+    memory = AnswerMemory(1 << 30)
+    return Exchange(request, answer_id, Caller("", ""), CARD, 1e9, peers, VOCABULARY, Turns(), memory, choices=choices)
 
 
 @dataclass
