@@ -1,8 +1,9 @@
 """How drafters in the worker choose the next token of a draft: the most probable one, or for rules that read
-probabilities a sampled one."""
+probabilities a sampled one. Where a network gives no numbers the draft of that text ends, and no other one does."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,18 +19,23 @@ class DraftChain:
         self.tokens: list[int] = []
         self.confidence: list[float] = []
         self.chance = 1.0  # that all of them are accepted
+        self.ended = False  # no token can be chosen
         self._probs: list[torch.Tensor] = []
         self._generator: torch.Generator | None = None
 
     @property
     def full(self) -> bool:
         """Whether one more token isn't wanted, or not worth its pass."""
-        return len(self.tokens) >= self.request.budget or self.chance < self.request.floor
+        return self.ended or len(self.tokens) >= self.request.budget or self.chance < self.request.floor
 
     def sample(self, logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> int:
         """A place of `logits`, drawn with the request's temperature. Keeps the distribution over all tokens."""
         drawn = (logits / self.request.temperature).softmax(-1)
-        place = int(torch.multinomial(drawn.cpu(), 1, generator=self._noise()))
+        weights = drawn.cpu()
+        if math.isnan(float(weights.sum())):
+            self.ended = True
+            return 0
+        place = int(torch.multinomial(weights, 1, generator=self._noise()))
         self._probs.append(drawn if ids is None else drawn.new_zeros(vocab_size).index_add_(0, ids, drawn))
         return place
 
@@ -41,6 +47,9 @@ class DraftChain:
         return self._generator
 
     def add(self, token: int, sure: float) -> None:
+        self.ended = self.ended or math.isnan(sure)
+        if self.ended:
+            return
         self.tokens.append(token)
         self.confidence.append(sure)
         self.chance *= sure
@@ -66,7 +75,7 @@ def choose(chains: Sequence[DraftChain], logits: torch.Tensor, ids: torch.Tensor
     best, most_probable = probs.max(-1)
     places, confidence = most_probable.tolist(), best.tolist()
     for index, chain in enumerate(chains):
-        if chain.request.temperature > 0:
+        if chain.request.temperature > 0 and not chain.ended:
             places[index] = place = chain.sample(logits[index], ids, vocab_size)
             confidence[index] = float(probs[index, place])
     tokens = places if ids is None else ids[torch.tensor(places, device=ids.device)].tolist()

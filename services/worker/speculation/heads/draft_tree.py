@@ -10,6 +10,7 @@ drafter's probabilities along the path.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -55,7 +56,7 @@ class DraftTree:
             chance = self.chances[node] if node >= 0 else 1.0
             for rank, (token, prob) in enumerate(zip(own_tokens, own_probs, strict=True)):
                 path = (*before, rank)
-                if self._shape.paths and path not in self._shape.paths:
+                if (self._shape.paths and path not in self._shape.paths) or math.isnan(prob):
                     continue
                 level.append(len(self.tokens))
                 self.tokens.append(token)

@@ -6,6 +6,7 @@ They are listed in the table METHODS (services/api/methods.py). Knows no schedul
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from array import array
@@ -19,6 +20,9 @@ from services.worker.running.work import NewSequence, SequenceWork, Verdict
 
 log = logging.getLogger("specmesh.worker")
 
+# For so long a drafter that has failed gets no new text.
+FAULT_REST = 60.0  # seconds
+
 
 class _Following:
     __slots__ = ("name", "new", "text")
@@ -29,8 +33,10 @@ class _Following:
 
 
 class HeadDrafters:
-    def __init__(self, drafters: Mapping[str, Drafter]) -> None:
+    def __init__(self, drafters: Mapping[str, Drafter], now: Callable[[], float] = time.monotonic) -> None:
         self._drafters = dict(drafters)
+        self._now = now
+        self._rests_until = 0.0
         self._known: dict[int, _Following] = {}
         # Of the last step: the time in which the drafters read its tokens.
         self.reading_seconds = 0.0
@@ -40,7 +46,7 @@ class HeadDrafters:
         return tuple(self._drafters)
 
     def join(self, new: NewSequence) -> None:
-        if new.drafter in self._drafters:
+        if new.drafter in self._drafters and self._now() >= self._rests_until:
             self._known[new.sequence_id] = _Following(new)
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
@@ -53,8 +59,8 @@ class HeadDrafters:
 
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         """Commit a step, and draft for the items that ask for it. `features` are those of all rows of the items, in
-        order, and stay valid; None: no drafter reads any. A drafter that fails disables all drafters here, and fails no
-        request."""
+        order, and stay valid; None: no drafter reads any. A drafter that fails drafts no more for the texts there are,
+        rests, and fails no request."""
         self.reading_seconds = 0.0
         if not self._known:
             return []
@@ -65,8 +71,14 @@ class HeadDrafters:
             return []
 
     def _fail(self) -> None:
-        log.exception("a drafter in the worker failed: this worker goes on without its own drafters")
-        self._drafters, self._known = {}, {}
+        message = "a drafter in the worker failed: this worker goes on without its own drafters for %d s"
+        log.exception(message, FAULT_REST)
+        self._rests_until = self._now() + FAULT_REST
+        left, self._known = list(self._known), {}
+        for drafter in self._drafters.values():
+            # Whatever it is, what it keeps of these texts is never read again.
+            with contextlib.suppress(Exception):
+                drafter.forget(left)
 
     def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         committed: dict[str, list[Committed]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 
 import pytest
@@ -48,6 +49,30 @@ def test_the_noise_follows_from_the_seed_and_the_length_of_the_text() -> None:
 
     assert tokens(seed=1) == tokens(seed=1)
     assert len({tuple(each) for each in (tokens(seed=1), tokens(seed=2), tokens(seed=1, length=6))}) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_where_a_network_gives_no_numbers_that_draft_ends_and_no_other_one(bad: float, temperature: float) -> None:
+    broken, whole = chain(temperature=temperature), chain(temperature=temperature)
+    for row in (LOGITS, torch.full((4,), bad), LOGITS):
+        choose([broken, whole], torch.stack([row, LOGITS]), None, 4)
+    first, second = broken.made("test"), whole.made("test")
+    assert (len(first.tokens), len(second.tokens)) == (1, 3)
+    if temperature:
+        assert [len(each.probs) for each in (first, second)] == [1, 3]
+        torch.testing.assert_close(first.probs[0], (LOGITS / temperature).softmax(-1))
+    assert broken.full and not whole.full
+
+
+def test_a_temperature_that_leaves_no_numbers_ends_the_draft() -> None:
+    assert drafted(temperature=1e-45, budget=3).tokens == []
+
+
+def test_of_tokens_that_a_device_chose_those_are_taken_that_have_a_chance() -> None:
+    made = chain()
+    made.take([(5, 0.5), (6, math.nan), (7, 0.5)])
+    assert made.made("test").tokens == [5]
 
 
 def test_at_temperature_0_the_most_probable_token_is_drafted_and_is_certain() -> None:

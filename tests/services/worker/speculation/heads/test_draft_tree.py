@@ -94,3 +94,14 @@ def test_levels_of_a_batch_come_from_the_logits_of_its_frontiers(ids: torch.Tens
     expected = [first, second] if ids is None else [[int(ids[place]) for place in each] for each in (first, second)]
     assert [tree.tokens for tree in trees] == expected
     assert trees[0].confidence == pytest.approx(logits[0].softmax(-1)[[1, 2, 3, 4]].tolist())
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_level_without_numbers_is_none(level: int) -> None:
+    tree = tree_of(Shape())
+    rows = [torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.zeros(4, 4)]
+    rows[level] = torch.full_like(rows[level], float("nan"))
+    for each in rows:
+        if tree.frontier:
+            grow([tree], each[: len(tree.frontier)], None, Shape())
+    assert tree.frontier == [] and len(tree.made("test").tokens) == 4 * level

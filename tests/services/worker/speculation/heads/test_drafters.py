@@ -24,7 +24,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.heads.drafters import HeadDrafters
+from services.worker.speculation.heads.drafters import FAULT_REST, HeadDrafters
 from services.worker.speculation.remote.proposers import Proposers
 
 
@@ -191,19 +191,30 @@ def test_sequences_of_other_drafters_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("fails", ["commit", "draft", "too few", "forget"])
-def test_a_drafter_that_fails_disables_drafting_and_nothing_else(fails: str, caplog: pytest.LogCaptureFixture) -> None:
-    drafters, toy = joined(new(1), new(2), fails=fails)
+def test_a_drafter_that_fails_rests_and_nothing_else_happens(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    now, toy = [1e6], Toy(fails)
+    drafters = HeadDrafters({"toy": toy}, lambda: now[0])
+    for sequence_id in (1, 2):
+        drafters.join(new(sequence_id))
     with caplog.at_level(logging.ERROR, "specmesh.worker"):
         drafts = step(drafters, (item([1, 2, 3], next_budget=4), Verdict([4], 0)))
         drafters.forget([2])
     assert bool(drafts) == (fails == "forget")
     assert len(caplog.records) == 1 and "without its own drafters" in caplog.text
-    # It isn't called again, for no sequence.
+    # What it keeps of the texts there are is dropped. Until it has rested it isn't called again, for no sequence.
+    assert fails == "forget" or toy.forgotten == [1, 2]
     toy.fails, calls = "", (len(toy.committed), len(toy.requests), len(toy.forgotten))
+    now[0] += FAULT_REST - 1
     drafters.join(new(3))
     assert step(drafters, (item([4], 3, next_budget=4, sequence_id=3), Verdict([5], 0))) == []
     drafters.forget([1, 3])
     assert (len(toy.committed), len(toy.requests), len(toy.forgotten)) == calls
+    # Then it drafts for texts that come, and for none that it has missed a part of.
+    now[0] += 1
+    drafters.join(new(4))
+    later = [item([1, 2, 3], next_budget=4, sequence_id=each) for each in (3, 4)]
+    drafts = step(drafters, *((each, Verdict([4], 0)) for each in later))
+    assert [bool(each.tokens) for each in drafts] == [False, True]
 
 
 # In the worker -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from driving import Outcome, request
 from head_world import World, prompt, reference
 from reference import VOCABULARY
+from safetensors.torch import load_file, save_file
 
 from services.api.drafter import Draft
 
@@ -138,3 +139,32 @@ def test_only_one_draft_of_a_batch_is_dropped_for_its_own_fault(world: World) ->
     stats = [each.finished.speculation for each in ran(world, "rejection", "eagle3")]
     assert stats[0].drafted == 0 and all(each.drafted > 20 for each in stats[1:])
     assert world.drafts.controller.counts.refused > 20
+
+
+# A network whose values are no numbers -----------------------------------------------------------------------
+
+NORMS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "eagle3": ("norm.weight", reference.write_eagle3),
+    "block": ("norm.weight", reference.write_block),
+    "eagle": ("layers.0.post_attention_layernorm.weight", reference.write_eagle),
+    "medusa": ("", reference.write_medusa),
+}
+
+
+@pytest.mark.parametrize("method", NORMS)
+def test_a_head_that_gives_no_numbers_drafts_nothing_and_the_text_is_that_without_drafts(
+    method: str, target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    norm, write = NORMS[method]
+    write(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    norm = norm or next(name for name, each in tensors.items() if each.is_floating_point())
+    tensors[norm] = torch.full_like(tensors[norm], float("nan"))
+    save_file(tensors, tmp_path / "model.safetensors")
+    world = World(target, method, tmp_path, "compiled")
+    for strategy in ("rejection", "target_match"):
+        naive, drafted = ran(world, strategy, "naive"), ran(world, strategy, method)
+        assert [each.ids for each in drafted] == [each.ids for each in naive]
+        assert all(each.finished.speculation.drafted == 0 for each in drafted)
+    # It is no fault, after which others would have no drafts.
+    assert caplog.text == "" and not world.drafts.failed
