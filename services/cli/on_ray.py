@@ -29,6 +29,7 @@ from services.placement import ray_cluster
 from services.placement.folder import API_KEYS, read_keys
 from services.placement.plan import shares_of
 from services.placement.ray_cluster import KeeperLink, NoRay
+from services.runtime.ending import ending_signals
 from services.runtime.process import make_run_dir
 from services.runtime.refusal import refuse
 
@@ -36,7 +37,7 @@ LOOK_EVERY = 0.25  # s
 
 
 def up(settings: Settings) -> int:
-    """Runs until Ctrl-C, SIGTERM or `specmesh down`. The exit code."""
+    """Runs until one of ending.py's signals or `specmesh down`. The exit code."""
     if settings.nnodes > 1:
         return refuse(
             f"{settings.origin('nnodes')}: with --on ray a worker's ranks are on one machine\n"
@@ -83,7 +84,7 @@ class _Up:
             raise NoRay(f"a mesh runs in the Ray cluster {self._address} already\n  fix: specmesh down")
         # `scale` and `down` on this machine find the cluster by it.
         self._file.write_text(self._address + "\n", "utf-8")
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             signal.signal(number, self._stop)
         environment, secrets = to_environment(self._settings), secrets_of(self._settings)
         shares = shares_of(self._settings, ray_cluster.gpus())

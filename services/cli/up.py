@@ -43,6 +43,7 @@ from services.cli.progress_bar import ProgressBar
 from services.placement.plan import works
 from services.runtime import compile_ahead, output
 from services.runtime.children import Children
+from services.runtime.ending import ending_signals
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import SocketFile, make_run_dir, mesh_codec, security_of
 from services.runtime.refusal import refuse
@@ -68,7 +69,7 @@ _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) (?!\S+ specmesh\.(requests|throughput):
 
 
 def main(settings: Settings, parent: int | None = None) -> int:
-    """Runs until Ctrl-C or SIGTERM, or until `parent` is closed. The exit code."""
+    """Runs until one of ending.py's signals, or until `parent` is closed. The exit code."""
     # The event loop that restarts roles and handles signals must not block when the reader of our output is slow.
     output.install()
     configure_log(settings.log_level, "up", settings.log_format)
@@ -227,7 +228,7 @@ class Up:
         socket = SocketFile(self._node.endpoint)
         await self._node.spawn(self._directory, DIRECTORY)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(ROLL, self._children.roll, "worker")
         if self._parent is not None:

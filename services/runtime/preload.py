@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 
 from mesh.supervisor import Crashes, Policy
+from services.runtime.ending import ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 POLICY = Policy(first_delay=0.005, growth=10.0, longest_delay=0.5, retry_failed_after=0.0)
 # Sent by a worker once `load` is fast: what it does is compiled and only needs reading a file.
 LOADABLE = signal.SIGUSR2
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_PASSED_ON = (*ending_signals(), signal.SIGUSR1)
 _HEARD = (signal.SIGCHLD, LOADABLE, *_PASSED_ON)
 _SET_PDEATHSIG, _SET_NAME = 1, 15  # of prctl
 

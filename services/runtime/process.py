@@ -2,7 +2,7 @@
 
     starting ──spawned, nothing missing──▶ ready ◀──▶ unready (stuck, or it misses someone)
         │                                    │
-        │ SIGTERM or SIGINT                  │ SIGTERM or SIGINT        fenced, from anywhere
+        │ ending.py's signals                │ ending.py's signals      fenced, from anywhere
         ▼                                    ▼                              ▼
       exit 0                       draining ──drained──▶ exit 0          exit 75, or a new epoch
 
@@ -48,6 +48,7 @@ from services.api.page_transport import require_nixl
 from services.api.settings import NO_PORT, Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
 from services.runtime import output
 from services.runtime.cpu_placement import take_place
+from services.runtime.ending import ending_signals
 from services.runtime.environment import compute_environment
 from services.runtime.health_server import HealthServer
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
@@ -383,7 +384,7 @@ async def _main(role: str, settings: Settings, actor_class: type[Actor] | None, 
     try:
         process = RoleProcess(role, settings, actor_class, known_as)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ending_signals():
             loop.add_signal_handler(number, process.stop)
         return await process.run()
     except Exception as error:

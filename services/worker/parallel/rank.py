@@ -51,7 +51,7 @@ class Start:
 def main() -> int:
     start = Start(**json.loads(sys.stdin.buffer.readline()))
     _live_with(start.parent)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     logging.basicConfig(format=f"rank {start.rank}: %(message)s", stream=sys.stderr)

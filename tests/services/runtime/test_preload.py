@@ -82,9 +82,9 @@ def test_a_killed_worker_is_followed_by_one_that_has_what_was_loaded(start: Call
     assert parent.process.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_who_asks_the_parent_to_end_asks_the_worker_once_and_gets_its_code(
-    start: Callable[..., Parent], number: signal.Signals
+    start: Callable[..., Parent], number: signal.Signals, with_terminal: None
 ) -> None:
     parent = start("wait")
     parent.worker()

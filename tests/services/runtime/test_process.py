@@ -183,13 +183,15 @@ async def test_while_it_drains_it_is_live_and_not_ready_and_running_work_is_fini
     assert await child.line() == "stopped"
 
 
-async def test_a_drain_that_doesnt_end_is_cut_at_its_time_and_by_a_second_signal(town: Town) -> None:
+async def test_a_drain_that_doesnt_end_is_cut_at_its_time_and_by_a_second_signal(
+    town: Town, with_terminal: None
+) -> None:
     late = town.child(name="worker-1", orders="drain_hangs", drain_timeout="0.1")
     stubborn = town.child(name="worker-2", orders="drain_hangs", drain_timeout="3600")
     await town.ready("worker-1")
     await town.ready("worker-2")
     late.process.send_signal(signal.SIGTERM)
-    stubborn.process.send_signal(signal.SIGINT)
+    stubborn.process.send_signal(signal.SIGHUP)
     assert await stubborn.line() == "draining"
     stubborn.process.send_signal(signal.SIGINT)
     assert await late.exit_code() == 0

@@ -28,7 +28,7 @@ def work(order: str) -> int:
         return int(order.split()[1])
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Not printed: the signal may come while `print` below is at work.
         signal.signal(number, lambda number, _: os.write(1, f"asked {signal.Signals(number).name}\n".encode()))
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
