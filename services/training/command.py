@@ -41,7 +41,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
     try:
         check(job)
         found = train(job)
-    except (ModelError, ValueError) as error:
+    except (ModelError, ValueError, OSError) as error:
         return refuse(error)
     print(f"{job.out}: {found.tokens_per_step:.2f} tokens per step on {found.prompts} held-out prompts")
     print(f"serve it: specmesh up --model {job.model} --draft-model {job.out}")

@@ -123,16 +123,30 @@ def from_files(files: Sequence[Path]) -> list[str]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    for line in file.read_text(encoding="utf-8").splitlines():
+    """Raises ValueError with the file and the line, whatever is in it."""
+    for number, line in enumerate(_text_of(file).split("\n"), 1):
         if not line.strip():
             continue
         if file.suffix != ".jsonl":
-            yield line
+            yield line.rstrip("\r")
             continue
         try:
-            yield _prompt_of(json.loads(line))
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
-            raise ValueError(f"{file}: a line is neither {{'prompt': ...}} nor {{'messages': ...}}") from error
+            prompt = _prompt_of(json.loads(line))
+            # JSON may have half of a character, which no file and no tokenizer can.
+            prompt.encode()
+        except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
+            where = f"{file}: line {number}"
+            raise ValueError(f"{where} is neither {{'prompt': ...}} nor {{'messages': ...}} with text") from error
+        yield prompt
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: byte {error.start} is not UTF-8") from error
 
 
 def _prompt_of(line: object) -> str:

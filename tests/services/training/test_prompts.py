@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from services.training import answers
 from services.training.answers import ModelAnswer
 from services.training.job import Job, check
 from services.training.loop import TrainingPlan
-from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN_PROMPTS, Asking, Opening
+from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN_PROMPTS, Asking, Opening, from_files
 from services.training.train import train
 from services.worker.running.load_torch_model import Wanted
 
@@ -110,6 +111,44 @@ def test_a_message_with_the_templates_next_word_in_it_is_left_out(tmp_path: Path
     asking = Asking(write_model(tmp_path / "model", special=()))
     written = [ModelAnswer(0, 1, [20, 5, 6, 21, 8], stopped=True), ModelAnswer(1, 1, [20, 5, 6, 7, 8], stopped=True)]
     assert asking.own(written, asking.opening(), []) == {1: "w5 w6 w7 w8"}
+
+
+# Files of prompts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", b'{"prompt": "w1"}\n' + b"[" * 100_000, "a.jsonl: line 2 is neither"),
+        ("a.jsonl", b'{"prompt": ' + b'{"a":' * 100_000, "a.jsonl: line 1 is neither"),
+        ("a.jsonl", b'{"prompt": "half of \\ud83d"}', "a.jsonl: line 1 is neither"),
+        ("a.jsonl", b'{"messages": [{"role": "user"}]}', "a.jsonl: line 1 is neither"),
+        ("a.jsonl", b'{"messages": [3]}', "a.jsonl: line 1 is neither"),
+        ("a.jsonl", b'{"prompt": ' + b"9" * 5000 + b"}", "a.jsonl: line 1 is neither"),
+        ("a.txt", b"w1\n\xff\xfe", "a.txt: byte 3 is not UTF-8"),
+        ("a.txt", None, "a.txt: Is a directory"),
+        ("b.txt", b"", "a.txt: No such file"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused_by_name(
+    name: str, data: bytes | None, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    if data is None:
+        file.mkdir()
+    else:
+        file.write_bytes(data)
+    asked = tmp_path / said.partition(":")[0]
+    with pytest.raises(ValueError, match=re.escape(f"{asked}{said.removeprefix(asked.name)}")):
+        from_files([asked])
+
+
+def test_lines_end_where_files_end_them(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes('{"prompt": "one\u2028line"}\r\n{"prompt": "two"}'.encode())
+    text = tmp_path / "a.txt"
+    text.write_bytes("one\u2028line\r\nthree\r\n".encode())
+    assert from_files([file, text]) == ["one\u2028line", "two", "three"]
 
 
 # Training with them ---------------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def test_a_prompt_that_cannot_be_answered_is_told(model: Path, tmp_path: Path) -
 def test_a_line_that_is_no_prompt_is_refused_with_the_name_of_its_file(line: str, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"data.jsonl: a line is neither"):
+    with pytest.raises(ValueError, match=r"data.jsonl: line 1 is neither"):
         train(Job("medusa", str(model), (data,), tmp_path / "head", tmp_path / "cache", wanted=WANTED))
 
 
