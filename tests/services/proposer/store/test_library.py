@@ -192,6 +192,18 @@ def test_bytes_are_bounded_over_all_namespaces(open_library, clock):
     assert library.stats().namespaces == 4
 
 
+def test_its_files_are_little_more_than_its_bytes_whatever_is_in_the_log(open_library, clock, tmp_path):
+    """What was evicted last is still there, and text that came since."""
+    library, most = open_library(Bounds(max_bytes=4 << 20)), 0
+    for turn in range(30):
+        clock.time += 1
+        teach(library, f"space {turn % 3}", range(turn, turn + 30_000))
+        library.write()
+        library.work()
+        most = max(most, sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()))
+    assert 3 << 20 < most <= 5 << 20
+
+
 def test_namespaces_are_bounded_and_the_one_that_learned_nothing_for_the_longest_time_goes(open_library, clock):
     library = open_library(Bounds(max_namespaces=3))
     for name in ("space 0", "space 1", "space 2", "space 0", "space 3"):
