@@ -51,6 +51,10 @@ class Pages:
         """How many of these have no holder."""
         return sum(not self._holders[page] for page in pages)
 
+    def alone(self, pages: Iterable[int]) -> int:
+        """How many of these have one holder."""
+        return sum(self._holders[page] == 1 for page in pages)
+
     def take(self, count: int) -> list[int] | None:
         """`count` pages with one holder each, or None when there aren't that many."""
         if count > self.available:

@@ -2,12 +2,14 @@
 
 The first in order always gets its rows and pages, so no sequence starves. When pages run out, cached pages are evicted
 first; then the last in order is preempted. Its full pages stay in the cache as long as there is room; the rest is
-computed again.
+computed again. So is the last of the API key that has the most running, when no place is free and another key has less
+than half of an equal share.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -67,6 +69,7 @@ class Planner:
         self.held = self.sharing.held
         self.waiting = Waiting()
         self.running: list[Sequence] = []  # by order
+        self._places: Counter[str] = Counter()  # how many of them are of each API key
         self.preemptions = 0
         # Rows of drafts in the last step.
         self._drafted = 0
@@ -77,14 +80,19 @@ class Planner:
         """Let waiting sequences run, in their order (waiting.py). One that lacks pages holds up those behind it, so
         that large ones don't starve. Returns the pages to be copied before the next step."""
         copies: list[tuple[int, int]] = []
+        new: list[Sequence] = []
         for _ in range(LOOKED_AT):
-            sequence = self.waiting.first()
-            if sequence is None or len(self.running) >= self.limits.max_running:
+            sequence, giving = self._next()
+            if sequence is None or giving in new:
                 break
             found = self.sharing.look(sequence)
             if found.leader is not None:
                 self.waiting.step_behind(sequence, found.leader, found.needed)
                 continue
+            if giving is not None:
+                if self._left_after(sequence, found) + self.pages.alone(giving.pages) < len(self.running) - 1:
+                    break
+                self.preempt(giving)
             pages = self._pages_for(sequence, found)
             if pages is None:
                 if not self.running and self.held.release_all():
@@ -93,27 +101,55 @@ class Planner:
                 break
             if found.copied is not None:
                 copies.append((found.copied, pages[len(found.pages)]))
+            new.append(sequence)
             self.waiting.admit(sequence, found.computed)
             sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
             bisect.insort(self.running, sequence, key=_by_order)
+            self._places[sequence.generate.caller] += 1
             self.sharing.joined(sequence, found)
             self.held.release(sequence.sequence_id)
         return copies
+
+    def _next(self) -> tuple[Sequence | None, Sequence | None]:
+        """The next one to run, and the one that gives way to it where no place is free: the last one of the key that
+        has the most. One that has given way returns once no other key has less than its part."""
+        if len(self.running) < self.limits.max_running:
+            first = self.waiting.first()
+            if first is None or first.charged is None or not self.running:
+                return first, None
+            return self._of_less(first.generate.caller) or first, None
+        greedy, _ = self._places.most_common(1)[0]
+        sequence = self._of_less(greedy, 1)
+        return sequence, next(each for each in reversed(self.running) if each.generate.caller == greedy)
+
+    def _of_less(self, key: str, more: int = 0) -> Sequence | None:
+        """The next one of a key that has less than its part of the places, and less than this one."""
+        for sequence in self.waiting.first_of_keys():
+            own = self._places[sequence.generate.caller]
+            part = max(1, self.limits.max_running // (2 * (len(self._places) + (not own))))
+            if own < min(part, self._places[key] - more):
+                return sequence
+        return None
+
+    def _new_pages(self, sequence: Sequence, found: Found) -> int:
+        need = -(-(sequence.length + 1) // self.limits.page_tokens)
+        return min(need, self.pages.total) - len(found.pages)
+
+    def _left_after(self, sequence: Sequence, found: Found) -> int:
+        """Pages that can be taken once this one has its own."""
+        return self.pages.available - self.pages.idle(found.pages) - self._new_pages(sequence, found)
 
     def _pages_for(self, sequence: Sequence, found: Found) -> list[int] | None:
         """The shared pages, then new ones for the rest of the text and the next token; None if it must wait.
 
         One page for each running sequence stays free, or the new sequence would be preempted at once.
         """
-        pages = self.pages
-        need = -(-(sequence.length + 1) // self.limits.page_tokens)
-        new = min(need, pages.total) - len(found.pages)
-        left = pages.available - pages.idle(found.pages) - new
-        if left < (len(self.running) if self.running else 0):
+        if self._left_after(sequence, found) < len(self.running):
             return None
+        new = self._new_pages(sequence, found)
         # First, so that taking the rest can't evict them.
-        pages.share(found.pages)
-        taken = pages.take(new)
+        self.pages.share(found.pages)
+        taken = self.pages.take(new)
         assert taken is not None
         return found.pages + taken
 
@@ -141,6 +177,10 @@ class Planner:
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        caller = sequence.generate.caller
+        self._places[caller] -= 1
+        if not self._places[caller]:
+            del self._places[caller]
         self.sharing.leaving(sequence)
         self.waiting.leader_left(sequence)
 
@@ -234,7 +274,7 @@ class Planner:
         return min(reach, sequence.room - end)
 
     def check_idle(self) -> None:
-        assert not self.running
+        assert not self.running and not self._places
         self.waiting.check_empty()
         self.sharing.check_idle()
 

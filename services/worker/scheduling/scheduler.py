@@ -4,7 +4,8 @@ in, values out: no torch, no sockets, no clock.
 Rule 1: each request ends exactly once, with Finish or Fail; a cancelled one ends without output.
 Rule 2: requests are ordered by due time (arrival, moved by priority), then by arrival. Of those that run, the first in
         order always gets its rows and pages; those that wait are admitted in that order within an API key, and keys
-        have equal shares (shares.py). So no request starves.
+        have equal shares (shares.py). A key whose requests have all places gives way (planning.py). So no request
+        starves.
 Rule 3: pages in use + cached + free = all; when no sequence is left, none is in use (`check_idle`).
 
     Arrived ─▶ waiting ─▶ running ─▶ schedule ─▶ (drafts) ─▶ place ─▶ (the step) ─▶ StepDone ─▶ Emit, Finish, Fail

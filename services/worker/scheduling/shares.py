@@ -9,9 +9,9 @@ Rule 2: a key that begins to wait is set to what the others have used: of a time
         and what the others had to themselves isn't held against them.
 Rule 3: within a key requests keep their order (due time, which priority moves). All requests without a key have one.
 
-So of two keys that both have requests waiting neither is charged more than the dearest request beyond the other, but
-for what running requests go on to use; and each key's turn comes. It is fair queueing by a counter of tokens for each
-key. Knows no sequences.
+So of two keys that both have requests waiting neither is charged more than the dearest request and AHEAD beyond the
+other, but for what running requests go on to use; and each key's turn comes. It is fair queueing by a counter of
+tokens for each key. Knows no sequences.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Item = TypeVar("Item", bound=Hashable)
 # Tokens of an answer that are charged before they are there: few answers take the whole context, although requests
 # without max_tokens ask for it.
 ANSWER = 256
+# A key that has less than its part of the places gets one of another key (planning.py) unless it has used so many
+# tokens more than one that waits: while others' long answers run, its own short requests needn't wait.
+AHEAD = 256
 # Keys without waiting requests that are remembered.
 MOST_IDLE = 1024
 
@@ -69,6 +72,17 @@ class Shares(Generic[Item]):
         first = self._waiting[found[1]].first()
         assert first is not None, "only keys with items wait"
         return first[1]
+
+    def firsts(self) -> Iterator[Item]:
+        """The first of each key, in the order of the keys, as far as those that are AHEAD of the first one."""
+        least: int | None = None
+        for key in self._keys:
+            least = self._used[key] if least is None else least
+            if self._used[key] > least + AHEAD:
+                return
+            first = self._waiting[key].first()
+            assert first is not None, "only keys with items wait"
+            yield first[1]
 
     def remove(self, item: Item) -> None:
         key = self._key_of.pop(item)

@@ -46,6 +46,10 @@ class Waiting:
             return fair
         return again[1]
 
+    def first_of_keys(self) -> Iterator[Sequence]:
+        """Of each key that isn't far ahead the next one that hasn't run; of the key first that has used least."""
+        return self._shares.firsts()
+
     def admit(self, sequence: Sequence, computed: int) -> None:
         """It runs from now on. `computed`: tokens of its text that were found."""
         self.remove(sequence)

@@ -103,6 +103,7 @@ class World:
             generate = replace(
                 request(prompt, max_tokens=told.max_tokens, method=method, prompt_logprobs=told.scored - 1),
                 cache_salt=salt,
+                caller=salt,
                 priority=priority,
                 pooling=told.pooling,
                 namespace=chance.choice(["", "n", "m"]),
