@@ -31,6 +31,9 @@ log = logging.getLogger("specmesh.worker")
 
 # Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
 BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
+# Rows whose features are kept for a drafter's network: of texts that wait for it, and of whole steps
+# (speculation/heads/head_drafter.py).
+_KEPT_FEATURES = 8192 + 4096
 # Splits of long contexts whose partial results attention on a GPU keeps.
 _SLOTS = 1024
 
@@ -96,10 +99,17 @@ def _demand(networks: Sequence[tuple[Network, Options]], weights: int, page: int
         weights=weights,
         page=page,
         row=max(row_bytes(one, NUMBER_BYTES[its.dtype], len(its.taps)) for one, its in networks),
-        fixed=sum(fixed_bytes(one, its.max_context, _SLOTS) for one, its in networks),
+        fixed=sum(fixed_bytes(one, its.max_context, _SLOTS) for one, its in networks) + _features_bytes(networks),
         page_tokens=options.page_tokens,
         context=options.max_context,
     )
+
+
+def _features_bytes(networks: Sequence[tuple[Network, Options]]) -> int:
+    target, options = networks[0]
+    if len(networks) == 1:
+        return 0
+    return _KEPT_FEATURES * len(options.taps) * target.hidden_size * NUMBER_BYTES[options.dtype]
 
 
 def _step_bytes(networks: Sequence[tuple[Network, Options]], rows: int) -> int:

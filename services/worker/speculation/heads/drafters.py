@@ -82,7 +82,7 @@ class HeadDrafters:
 
     def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         committed: dict[str, list[Committed]] = {}
-        gather = None if features is None else StepFeatures(features).gather
+        whole = None if features is None else StepFeatures(features)
         requests: dict[str, list[tuple[int, DraftRequest]]] = {}
         row = 0
         for index, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
@@ -90,7 +90,7 @@ class HeadDrafters:
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
-            added = _committed(known.text, item, verdict, gather, begin, known.new.lent)
+            added = _committed(known.text, item, verdict, whole, begin, known.new.lent)
             committed.setdefault(known.name, []).append(added)
             if verdict is not None:
                 known.text.tokens.extend(verdict.tokens)
@@ -122,6 +122,9 @@ class StepFeatures:
     def __init__(self, features: Any) -> None:
         self._features = features
 
+    def __len__(self) -> int:
+        return len(self._features)
+
     def gather(self, rows: list[int] | slice) -> Any:
         features = self._features
         if features.device.type != "cpu":
@@ -135,8 +138,7 @@ class StepFeatures:
 
 
 def _committed(
-    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any] | None,
-    begin: int, lent: bool,
+    text: Text, item: SequenceWork, verdict: Verdict | None, whole: StepFeatures | None, begin: int, lent: bool,
 ) -> Committed:  # fmt: skip
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
     rows: list[int] | slice
@@ -160,7 +162,7 @@ def _committed(
         following=following,
         accepted=accepted,
         asked=verdict is not None and item.next_budget > 0,
-        step=None if gather is None else Features(gather, rows),
+        step=None if whole is None else Features(whole.gather, rows, len(whole)),
         pages=item.pages,
         lent=lent,
     )

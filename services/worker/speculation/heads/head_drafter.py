@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 # Rows of texts that no draft is asked for wait, because most of those that `auto` doesn't ask for end unread. With more
 # than this many in all, the text with the most of them is read.
 WAITING_ROWS = 8192
-# Steps of which a text keeps the features of all rows until it gathers its own.
-WHOLE_STEPS = 64
+# Steps of which a text keeps the features of all rows until it gathers its own, and rows of these steps.
+WHOLE_STEPS, WHOLE_ROWS = 64, 4096
 
 
 class Following:
     """A text that the network has read."""
 
     __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "steps", "waiting",
-                 "waiting_from")  # fmt: skip
+                 "waiting_from", "whole_rows")  # fmt: skip
 
     def __init__(self) -> None:
         self.pages: Sequence[int] = ()
@@ -56,6 +56,7 @@ class Following:
         self.waiting_from = 0
         self.features: list[torch.Tensor] = []
         self.steps: list[Features] = []
+        self.whole_rows = 0  # of these steps
 
     def wait(self, start: int, tokens: list[int], step: Features | None) -> None:
         if self.waiting_from + len(self.waiting) != start:
@@ -64,8 +65,11 @@ class Following:
             self.waiting_from = start
         self.waiting += tokens
         if step is not None:
+            if not self.steps:
+                self.whole_rows = 0
             self.steps.append(step)
-            if len(self.steps) >= WHOLE_STEPS:
+            self.whole_rows += step.whole
+            if len(self.steps) >= WHOLE_STEPS or self.whole_rows > WHOLE_ROWS:
                 self.features.append(torch.cat([each.read() for each in self.steps]))
                 self.steps = []
 

@@ -18,7 +18,8 @@ from models.plain import PlainExecutor
 from models.sources import ModelError
 from services.runtime.memory import CPU_KV_MB
 from services.worker.cache.size import Card
-from services.worker.running.memory_plan import MemoryPlan, MemorySizes, cut_context, plan_memory
+from services.worker.running.memory_plan import _KEPT_FEATURES, MemoryPlan, MemorySizes, cut_context, plan_memory
+from services.worker.speculation.heads.head_drafter import WAITING_ROWS, WHOLE_ROWS
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "models"))
 import parity
@@ -51,6 +52,16 @@ def test_a_drafters_layers_take_their_share_of_every_page(tmp_path: Path) -> Non
     card = Card(3 * GB, 3 * GB)
     alone, beside = plan(tmp_path, card), plan(tmp_path, card, drafters=1)
     assert 0.45 < (beside.pages + beside.branch_pages) / (alone.pages + alone.branch_pages) < 0.5
+
+
+def test_features_that_wait_for_a_drafter_are_counted(tmp_path: Path) -> None:
+    assert _KEPT_FEATURES == WAITING_ROWS + WHOLE_ROWS
+    card = Card(3 * GB, 3 * GB)
+    none, some = (plan(tmp_path, card, drafters=1, taps=taps) for taps in ((), (0, 1, 2)))
+    network = read_network(tmp_path)
+    page = 2 * GpuExecutor.page_bytes(network, OPTIONS)
+    fewer = (none.pages + none.branch_pages - some.pages - some.branch_pages) * page
+    assert fewer > 3 * _KEPT_FEATURES * network.hidden_size * 2
 
 
 def test_sizes_that_are_set_are_kept_on_a_gpu(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from services.api.drafter import Draft, Features
 from services.api.tree_shape import read_shape
 from services.worker.running.head import HeadModel
 from services.worker.speculation.heads import head_drafter
-from services.worker.speculation.heads.head_drafter import WHOLE_STEPS, Following
+from services.worker.speculation.heads.head_drafter import WHOLE_ROWS, WHOLE_STEPS, Following
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
@@ -313,9 +313,19 @@ def test_a_text_that_waits_keeps_few_steps_whole() -> None:
     following = Following()
     whole = [torch.full((16, 4), float(step)) for step in range(3 * WHOLE_STEPS)]
     for place, step in enumerate(whole):
-        following.wait(place, [place], Features(step.__getitem__, slice(7, 8)))
+        following.wait(place, [place], Features(step.__getitem__, slice(7, 8), 16))
         assert len(following.steps) < WHOLE_STEPS
     assert all(each.untyped_storage().nbytes() == each.nbytes for each in following.features)
+    assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
+
+
+def test_of_large_steps_a_text_that_waits_keeps_fewer() -> None:
+    """2048 rows of a prompt in each: whole, 64 of them would be gigabytes."""
+    following = Following()
+    whole = [torch.full((2048, 4), float(step)) for step in range(20)]
+    for place, step in enumerate(whole):
+        following.wait(place, [place], Features(step.__getitem__, slice(7, 8), len(step)))
+        assert sum(each.whole for each in following.steps) <= WHOLE_ROWS
     assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
 
 
