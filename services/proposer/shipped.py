@@ -4,6 +4,8 @@ each had a corpus of them. Everyone has this text, so its use tells nothing abou
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,6 +41,16 @@ class ShippedAnswers:
 
 
 def _segment(texts: Sequence[Any], vocabulary: str) -> Segment:
+    prefix = f"specmesh-answers-{os.getuid()}-"
+    _remove_left(prefix)
     # The file stays mapped when its name is gone.
-    with tempfile.TemporaryDirectory(prefix="specmesh-answers-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-") as folder:
         return Segment.build(texts, Path(folder, "segment"), vocabulary)
+
+
+def _remove_left(prefix: str) -> None:
+    """What proposers left that were killed while they made theirs."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        pid = folder.name.removeprefix(prefix).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -4,9 +4,13 @@ corpora it wants."""
 from __future__ import annotations
 
 import logging
+import os
 import random
+import subprocess
+import tempfile
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +116,21 @@ def test_the_setting_turns_them_off() -> None:
         index = SuffixIndex.open(Settings.for_tests(model_answers=on, store_dir="none"))
         assert (index._shipped is not None) is on
         index.close()
+
+
+def test_what_a_proposer_left_that_was_killed_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    before = f"specmesh-answers-{os.getuid()}-"
+    left, running, others = (tmp_path / name for name in (f"{before}{dead.pid}-x", f"{before}{os.getpid()}-x", "other"))
+    for folder in (left, running, others):
+        folder.mkdir()
+        (folder / "segment").write_bytes(b"x")
+    shipped = ShippedAnswers(lambda vocabulary: [[1, 2, 3]])
+    shipped.prepare("v")
+    assert len(shipped.of("v")) == 1
+    assert sorted(tmp_path.iterdir()) == [others, running]
+    shipped.close()
