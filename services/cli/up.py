@@ -16,7 +16,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,8 @@ LEAVE_GRACE = 5.0  # s
 DOOR = "door"
 # Replaces the workers one by one (services/cli/roll.py).
 ROLL = signal.SIGUSR2
+# For so long after it is lost a streamer may be heard of again, though others are ready.
+HUNG_AFTER = 1.0  # s
 # The longest time of a start without a line that says what is waited for.
 SILENCE = 15.0  # s
 # What a person at a terminal needn't see; requests and throughput are what one watches a server for.
@@ -186,6 +188,14 @@ def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
         read_head(chosen.method, chosen.folder(settings, folder), network)
 
 
+def is_replaceable(instance: str, members: Sequence[Member]) -> bool:
+    """Whether it is lost and another one of its role is ready."""
+    found = next((each for each in members if each.instance == instance), None)
+    if found is None or found.state != "lost":
+        return False
+    return any(each.role == found.role and each.state == "ready" for each in members)
+
+
 # The mesh ----------------------------------------------------------------------------------------------------------
 
 
@@ -267,11 +277,23 @@ class Up:
             # An entry of a dead process says nothing about its successor.
             if member.pid == self._children.pid(member.instance):
                 self._children.readiness(member.instance, works(member, self._settings.stale_after))
-                if member.state == "lost" and member.role not in RENEWED_IN_PLACE:
-                    self._children.fenced(member.instance)
+                if member.state == "lost":
+                    self._lost(member)
                 if member.state == "ready":
                     self._note_ready(member.instance)
         self._changed.set()
+
+    def _lost(self, member: Member) -> None:
+        """Its work is others' now. One that could go on in place has a little longer to be heard of: its clients have
+        no other, but new ones come to it as long as it is there."""
+        if member.role not in RENEWED_IN_PLACE:
+            self._children.fenced(member.instance)
+        else:
+            asyncio.get_running_loop().call_later(HUNG_AFTER, self._end_hung, member.instance, member.pid)
+
+    def _end_hung(self, name: str, pid: int) -> None:
+        if self._children.pid(name) == pid and is_replaceable(name, self._members):
+            self._children.fenced(name)
 
     def _note_ready(self, name: str) -> None:
         self._missing.discard(name)

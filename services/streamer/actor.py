@@ -36,7 +36,7 @@ from services.streamer.door.api_keys import ApiKeys
 from services.streamer.door.bodies import Bodies
 from services.streamer.door.connections import Connections
 from services.streamer.door.handshake import Certificate, TlsSite
-from services.streamer.door.health import NEEDED, WISHED, MeshReadiness, readiness
+from services.streamer.door.health import DOOR, NEEDED, WISHED, MeshReadiness, readiness
 from services.streamer.door.http import HttpApi
 from services.streamer.door.metrics import StreamerMetrics
 from services.streamer.extras import throughput
@@ -294,11 +294,12 @@ class StreamerActor(Actor):
         )
 
     def _health(self) -> MeshReadiness:
-        members = {role: self._directory.members(role) for role in (*NEEDED, *WISHED)}
+        members = {role: self._directory.members(role) for role in (*NEEDED, *WISHED, DOOR)}
         return readiness(
             members,
             draining=self._admission.draining,
             stale_after=self._settings.stale_after,
             silence=self._directory.silence,
             own_reasons=self._probe.reasons if self._probe is not None else (),
+            own_name=self._instance,
         )

@@ -2,7 +2,8 @@
 
 Not ready (503) without a ready tokenizer or worker, while draining, when no worker answers (probe.py), or when the
 directory's table is old: requests go on with that table, but nothing vouches for it. Without proposers the mesh
-answers the same text more slowly: ready (200), with the reason under `degraded`.
+answers the same text more slowly: ready (200), with the reason under `degraded`. So are other streamers that don't
+serve: connections that the kernel gives to them aren't answered.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mesh.directory.membership import Member
 
 NEEDED = ("tokenizer", "worker")
 WISHED = ("proposer",)
+DOOR = "streamer"
 # A table comes twice a second.
 SILENT_AFTER = 5.0  # seconds
 
@@ -41,9 +43,10 @@ def readiness(
     stale_after: float,
     silence: float = 0.0,
     own_reasons: Sequence[str] = (),
+    own_name: str = "",
 ) -> MeshReadiness:
     """`members`: what the directory said of each role `silence` seconds ago. A member without progress for
-    `stale_after` is stuck."""
+    `stale_after` is stuck. `own_name`: the streamer that says this."""
     result = MeshReadiness(reasons=list(own_reasons))
     if draining:
         result.reasons.append("streamer: draining")
@@ -53,6 +56,13 @@ def readiness(
         result.reasons += _judge(role, members.get(role, ()), stale_after, result)
     for role in WISHED:
         result.degraded += _judge(role, members.get(role, ()), stale_after, result)
+    doors = members.get(DOOR, ())
+    _judge(DOOR, doors, stale_after, result)
+    result.degraded += [
+        f"{DOOR}: {each.instance} is {_state(each, stale_after)}"
+        for each in doors
+        if each.instance != own_name and each.state in ("unready", "lost")
+    ]
     return result
 
 

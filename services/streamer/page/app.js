@@ -43,7 +43,7 @@ function offer(methods) {
   }
 }
 
-const WORDS = { ready: "ready", degraded: "ready, without drafts", unready: "not ready" };
+const WORDS = { ready: "ready", degraded: "ready, in part", unready: "not ready" };
 let known = false;  // whether the models are
 
 async function health() {

@@ -21,6 +21,7 @@ import pytest
 from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
+from mesh.directory.membership import Member
 from services.api.messages import ModelCard
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings, load_settings, store_dir
@@ -28,7 +29,16 @@ from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, compiling, main, waiting_for
+from services.cli.up import (
+    _ROUTINE,
+    AnotherMesh,
+    _locked,
+    _remove_stale_sockets,
+    compiling,
+    is_replaceable,
+    main,
+    waiting_for,
+)
 from services.runtime import compile_ahead
 
 ROOT = Path(__file__).parents[3]
@@ -333,6 +343,19 @@ def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:
     assert json.loads(words[-1])["model"] == "it's; rm -rf"
 
 
+def test_a_lost_streamer_is_replaced_only_where_another_is_ready() -> None:
+    def member(role: str, number: int, state: str) -> Member:
+        return Member(role, f"{role}-{number}", "ipc:///x", 1, state)  # type: ignore[arg-type]
+
+    hung, other = member("streamer", 1, "lost"), member("streamer", 2, "ready")
+    assert is_replaceable("streamer-1", [hung, other])
+    assert not is_replaceable("streamer-1", [hung])
+    assert not is_replaceable("streamer-1", [hung, member("streamer", 2, "unready"), member("worker", 1, "ready")])
+    # It is heard of again, or has left.
+    assert not is_replaceable("streamer-1", [member("streamer", 1, "ready"), other])
+    assert not is_replaceable("streamer-1", [other])
+
+
 # Real processes -------------------------------------------------------------------------------------------------------
 
 
@@ -518,6 +541,18 @@ def test_a_stopped_role_is_killed_once_it_is_fenced_but_a_streamer_which_goes_on
     os.kill(before["streamer-1"], signal.SIGCONT)
     assert mesh.says("going on with a new epoch")
     assert mesh.pids()["streamer-1"] == before["streamer-1"]
+
+
+@pytest.mark.slow
+def test_a_stopped_streamer_of_two_is_replaced_long_before_its_time(start: Callable[..., Mesh]) -> None:
+    """New connections go to it as long as it is there."""
+    mesh = start(SPECMESH_KILL_STUCK_AFTER="0", SPECMESH_STREAMERS="2")
+    assert mesh.says("is ready (")
+    pid = mesh.pids()["streamer-2"]
+    os.kill(pid, signal.SIGSTOP)
+    assert mesh.says("streamer-2  | fenced")
+    assert mesh.says("streamer-2 services.runtime.process: ready", times=2)
+    assert gone(pid)
 
 
 def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Mesh]) -> None:

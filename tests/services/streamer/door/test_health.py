@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from mesh.directory.membership import Member
 from services.streamer.door.health import SILENT_AFTER, readiness
 
@@ -58,3 +60,15 @@ def test_an_old_table_says_nothing_of_now() -> None:
 def test_a_draining_door_is_not_ready() -> None:
     health = readiness(whole_mesh(), draining=True, stale_after=2.0)
     assert (health.status, health.reasons) == (503, ["streamer: draining"])
+
+
+def test_streamers_are_listed_and_one_that_hangs_is_told_by_the_others() -> None:
+    doors = [member("streamer"), member("streamer", state="lost", reasons=["not heard of for 2.4 s"])]
+    doors[1] = msgspec.structs.replace(doors[1], instance="streamer-2")
+    health = readiness(whole_mesh(streamer=doors), draining=False, stale_after=2.0, own_name="streamer-1")
+    assert (health.status, health.reasons) == (200, [])
+    assert health.degraded == ["streamer: streamer-2 is lost (not heard of for 2.4 s)"]
+    assert [each["instance"] for each in health.roles["streamer"]] == ["streamer-1", "streamer-2"]
+    # The one that says so isn't lost, whatever the table says.
+    health = readiness(whole_mesh(streamer=doors), draining=False, stale_after=2.0, own_name="streamer-2")
+    assert health.degraded == []
