@@ -28,9 +28,13 @@ from mesh.errors import DeadlineExceeded, Malformed, PeerLost
 class ByHand:
     """Implements mesh.transport.Listener."""
 
-    def __init__(self, clock: FakeClock, near: Any, transport: Any) -> None:
-        self.clock, self.near, self._transport = clock, near, transport
+    def __init__(self, clock: FakeClock, near: Any, network: MemoryNetwork) -> None:
+        self.clock, self.near, self.network = clock, near, network
+        self._transport = network.transport()
         self.heard: list[tuple[bytes, MeshRecord]] = []
+
+    async def binds(self) -> None:
+        await self._transport.bind("mem://by-hand", self)
 
     def received(self, routing_id: bytes, frames: Sequence[bytes]) -> None:
         self.heard += [(routing_id, record) for record in decode_for_acceptor(frames).records]
@@ -68,9 +72,8 @@ WELCOME = Welcome("by-hand", 7, 1)
 @pytest.fixture
 async def far(still_node: Any, clock: FakeClock) -> ByHand:
     network = MemoryNetwork(clock=clock)
-    transport = network.transport()
-    made = ByHand(clock, await still_node(network, "near"), transport)
-    await transport.bind("mem://by-hand", made)
+    made = ByHand(clock, await still_node(network, "near"), network)
+    await made.binds()
     return made
 
 
@@ -119,6 +122,21 @@ async def test_another_session_or_epoch_ends_what_is_open(far: ByHand, epoch: in
         asking.result()
     asking = await far.asked()
     await far.say(far.answer(), epoch=epoch)
+    assert asking.result() == Echo(1)
+
+
+async def test_a_call_that_waited_for_a_peer_that_was_lost_is_not_made_at_its_successor(far: ByHand) -> None:
+    far.network.hold("mem://by-hand")
+    waiting = await far.asked()
+    assert far.heard == []
+    far.network.cut("mem://by-hand")
+    with pytest.raises(PeerLost):
+        await waiting
+    far.network.release("mem://by-hand")
+    far.network.mend("mem://by-hand")
+    asking = await far.asked()
+    assert [record.id for _, record in far.asks()] == [2]
+    await far.say(WELCOME, far.answer())
     assert asking.result() == Echo(1)
 
 

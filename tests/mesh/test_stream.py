@@ -14,6 +14,7 @@ from mesh_doubles.messages import KINDS, Count, Echo, Fail, Hang, Note, Number, 
 
 from mesh.actor import Actor, Call
 from mesh.codec import Codec
+from mesh.envelope import Credit
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from mesh.node import Node
 from mesh.stream import ITEM_WEIGHT, StreamWriter
@@ -492,6 +493,20 @@ async def test_a_full_transport_holds_the_writer_and_loses_nothing(still_node: M
             return [item.number async for item in stream]
 
         assert await drive(clock, rest()) == list(range(1, 100))
+
+
+async def test_credit_for_more_than_was_sent_is_no_credit(still_node: MakeNode, clock: FakeClock) -> None:
+    """Else a reader could have a writer fill its memory."""
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    async with near.ref(far.endpoint, "witness").stream(Count(100, pad=1000), timeout=60.0, window=5000) as stream:
+        await clock.settle()
+        assert witness.offered == 4
+        near.peer(far.endpoint).outbox.put(Credit([stream.id, 1 << 40]), 0)
+        await clock.settle()
+        assert witness.offered == 4
 
 
 async def test_a_writer_that_ignores_its_credit_is_cut_off(mesh: Mesh) -> None:
