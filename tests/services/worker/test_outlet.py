@@ -108,6 +108,17 @@ async def test_nothing_overtakes_what_is_being_sent() -> None:
     assert [getattr(message, "ids", END) for message in writer.written] == [[1], [2], END]
 
 
+async def test_nothing_overtakes_what_waits_when_credit_comes() -> None:
+    writer = Writer(0)
+    outlet = Outlet(writer)
+    outlet.push(tokens(0, 1))
+    writer.credit = 5
+    for message in (tokens(1, 2), END):
+        outlet.push(message)
+    await outlet.run()
+    assert [getattr(message, "ids", END) for message in writer.written] == [[1, 2], END]
+
+
 async def test_a_lost_stream_ends_the_wait() -> None:
     writer = Writer(5)
     outlet = Outlet(writer)

@@ -154,6 +154,16 @@ def with_one_preempted(pages: int) -> Scheduler:
     return scheduler
 
 
+def test_what_was_computed_without_a_drafter_is_not_found_by_a_text_that_has_one() -> None:
+    """Its layers have keys and values in the same pages."""
+    scheduler = make()
+    found = []
+    for sequence_id, method in enumerate(("naive", "eagle3", "eagle3", "naive")):
+        scheduler.handle(Arrived(request(TEXT, max_tokens=1, method=method), sequence_id))
+        found += [end.cached_tokens for end in run_out(scheduler)]
+    assert found == [0, 0, 16, 16]
+
+
 def test_a_preempted_sequence_finds_its_computed_pages() -> None:
     scheduler = with_one_preempted(pages=6)
     assert [sequence.sequence_id for sequence in scheduler.waiting] == [2]

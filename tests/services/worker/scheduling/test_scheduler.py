@@ -244,6 +244,17 @@ def test_a_text_that_is_computed_again_has_no_draft() -> None:
     assert step(scheduler, [6]) == [([5], 4, [6], True)]
 
 
+def test_a_step_that_computes_a_text_again_counts_as_no_verify_step() -> None:
+    scheduler = started()
+    scheduler.planner.preempt(scheduler.running[0])
+    step(scheduler)
+    done(scheduler, one(5))
+    step(scheduler, [6])
+    done(scheduler, Verdict([6, 7], 1))
+    stats = scheduler.running[0].stats()
+    assert (stats.steps, stats.empty, stats.accepted) == (1, 0, 1)
+
+
 def test_drafts_share_the_rows_that_decoding_leaves() -> None:
     scheduler = make(max_step_tokens=16, max_sequences=4)
     for sequence_id in range(1, 5):
@@ -546,6 +557,19 @@ def test_the_last_in_order_is_preempted_and_computed_again_with_its_text() -> No
     assert step(scheduler) == [([1, 2, 3, 4, 5], 0, [], True)]
     [emit] = done(scheduler, one(6))
     assert (emit.tokens.seq, emit.tokens.ids) == (2, [6])
+
+
+def test_a_request_is_let_in_only_if_each_that_runs_can_still_have_a_page() -> None:
+    """Else the last one in would lose its pages at once, and compute its prompt again and again."""
+    scheduler = make(pages=6, page_tokens=2, max_context=12)
+    for sequence_id in (1, 2, 3):
+        arrive(scheduler, sequence_id, max_tokens=3)
+    assert len(step(scheduler)) == 2 and [each.sequence_id for each in scheduler.waiting] == [3]
+    while scheduler.has_work:
+        done(scheduler, *[one(4)] * len(scheduler.running))
+        if scheduler.has_work:
+            step(scheduler)
+    assert scheduler.preemptions == 0
 
 
 def test_a_draft_takes_no_pages_from_a_running_sequence() -> None:

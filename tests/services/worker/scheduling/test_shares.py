@@ -156,6 +156,31 @@ def test_a_key_that_was_idle_has_saved_nothing_and_one_that_was_alone_owes_nothi
     assert max(gained) - min(gained) <= 2 * (8 + 8)
 
 
+def test_what_a_request_did_not_use_of_its_charge_is_given_back_at_its_end() -> None:
+    worker = Worker(limits(max_sequences=1))
+    cancelled = worker.send(of("a", answer=200))
+    for caller in "aabb":
+        worker.send(of(caller))
+    worker.step()
+    worker.scheduler.handle(Cancelled(cancelled))
+    while worker.scheduler.has_work:
+        worker.step()
+    assert [each.generate.caller for each in worker.admitted] == ["a", "b", "a", "b", "a"]
+
+
+def test_a_key_is_not_charged_for_what_the_cache_has_of_its_prompts() -> None:
+    worker = Worker(limits(max_sequences=4, prefix_cache=True))
+    worker.send(of("long", prompt=401, answer=8))
+    while worker.scheduler.has_work:
+        worker.step()
+    worker.admitted.clear()
+    for _ in range(4):
+        worker.send(of("long", prompt=401, answer=8))
+        worker.send(of("short", prompt=1, answer=8))
+    worker.step()
+    assert sorted(each.generate.caller for each in worker.admitted) == ["long", "long", "short", "short"]
+
+
 def test_one_that_was_preempted_comes_back_before_later_ones_of_its_key() -> None:
     worker = Worker(limits(pages=12, max_sequences=4))
     sequence_ids = [worker.send(of("a", prompt=8, answer=30)) for _ in range(6)]

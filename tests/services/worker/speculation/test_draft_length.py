@@ -45,6 +45,11 @@ def test_free_rows_are_all_taken_and_expensive_ones_are_not() -> None:
     assert lengths([cumulated([0.9] * 10), cumulated([0.1] * 10)], 2, [0.01 + 0.002 * k for k in range(21)]) == [5, 0]
 
 
+@pytest.mark.parametrize(("gain", "rows"), [(0.995, 0), (1.005, 0), (1.02, 1)])
+def test_a_row_is_taken_only_if_it_gains_more_than_the_estimates_may_be_wrong(gain: float, rows: int) -> None:
+    assert lengths([[0.5]], 1, [0.01, 0.01 * 1.5 / gain]) == [rows]
+
+
 def test_equal_probabilities_are_shared_by_all_sequences() -> None:
     values = [cumulated([0.9] * 8) for _ in range(4)]
     assert lengths(values, 4, [0.01] * 17) == [4, 4, 4, 4]

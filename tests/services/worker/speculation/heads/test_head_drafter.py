@@ -18,7 +18,7 @@ from models.batch import Batch
 from models.gpu.chain import Chain
 from models.weights import Weights
 from services.api.draft_tree import depths, walk
-from services.api.drafter import Draft, Features
+from services.api.drafter import Committed, Draft, Features
 from services.api.tree_shape import read_shape
 from services.worker.running.head import HeadModel
 from services.worker.speculation.heads import head_drafter
@@ -327,6 +327,29 @@ def test_of_large_steps_a_text_that_waits_keeps_fewer() -> None:
         following.wait(place, [place], Features(step.__getitem__, slice(7, 8), len(step)))
         assert sum(each.whole for each in following.steps) <= WHOLE_ROWS
     assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
+
+
+@pytest.mark.parametrize(
+    ("tokens", "start", "pages", "read"),
+    [
+        ([7, 8, 9, 4], 2, [3], 3), ([7, 8, 9, 4], 2, [3, 5], 3),
+        ([7, 8, 9], 2, [3], 2),  # the last one for its logits
+        ([7, 8, 1, 4], 2, [3], 2), ([7, 1, 9, 4], 2, [3], 1),  # the rest of the draft was rejected
+        ([7, 8, 9, 4], 2, [4], 0),  # another sequence's pages, after a preemption
+        ([8, 9, 4], 3, [3], 0),
+    ],
+)  # fmt: skip
+def test_what_a_draft_model_need_not_read_again_is_its_accepted_draft_in_the_same_pages(
+    tokens: list[int], start: int, pages: list[int], read: int
+) -> None:
+    following = Following()
+    following.wait(0, [5, 6, 7], None)
+    following.pages = [3]
+    following.rows(1)
+    for token in (8, 9):
+        following.next_row(token)
+        following.read.append(token)
+    assert following.already_read(Committed(1, start, tokens, pages=pages), tokens) == read
 
 
 def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Path, tmp_path: Path) -> None:
