@@ -108,6 +108,15 @@ def test_a_stop_string_before_min_tokens_does_not_count() -> None:
     assert (ours.stopped_by, ours.count) == ("h", 4)
 
 
+def test_a_stop_string_that_the_end_completes_counts_behind_min_tokens_alone() -> None:
+    """Half a character becomes its replacement when nothing follows."""
+    half = "é".encode()[:1]
+    for min_tokens, told in ((1, ("", "\ufffd")), (2, ("\ufffd", None))):
+        ours = delivery("\ufffd", min_tokens=min_tokens)
+        ours.push([*half], None)
+        assert (ours.flush().text, ours.stopped_by) == told
+
+
 def test_special_tokens_have_no_text_but_are_told() -> None:
     special = token(END_OF_TEXT)
     piece = delivery().push([104, special, 105], None)

@@ -115,8 +115,9 @@ def test_smollm2_costs_at_most_ten_microseconds_a_token(model_folder: Path) -> N
     ids = [random.Random(1).randrange(40000) for _ in range(20000)]
     best = 1.0
     for _ in range(5):
-        began = time.perf_counter()
+        # Of this thread: what else the machine does takes none of it.
+        began = time.thread_time()
         for token in ids:
             detokenizer.feed([token])
-        best = min(best, (time.perf_counter() - began) / len(ids))
+        best = min(best, (time.thread_time() - began) / len(ids))
     assert best < 10e-6

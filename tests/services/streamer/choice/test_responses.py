@@ -76,6 +76,21 @@ async def test_the_metrics_are_vllms(mesh: FakeMesh, http: aiohttp.ClientSession
 
 
 @WAYS
+async def test_of_several_answers_the_one_that_found_least_says_how_much_was_cached(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    """The others found what it computed, which the request itself has paid for."""
+
+    async def found(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await says("hi", cached=[7, 2, 5][len(target.asked) - 1])(target, message, out)
+
+    await mesh.start_target(found)
+    await mesh.start_door()
+    body = (await answers(http, mesh, path, stream, n=3))[-1]
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+@WAYS
 async def test_steps_are_told_when_asked_for(
     mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
 ) -> None:
