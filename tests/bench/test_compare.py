@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +71,38 @@ def test_pairs_give_their_geometric_mean_and_students_interval() -> None:
     assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((1.0, math.exp(-reach), math.exp(reach)))
     few, many = turns.of_pairs([0.9, 1.1] * 2), turns.of_pairs([0.9, 1.1] * 20)
     assert few.mean == pytest.approx(many.mean) and few.low < many.low < many.high < few.high
+
+
+@pytest.mark.parametrize(("pairs", "t"), [(2, 12.71), (11, 2.23), (31, 2.04), (32, 1.96), (200, 1.96)])
+def test_the_interval_has_students_95_percent_of_its_degrees_of_freedom(pairs: int, t: float) -> None:
+    ratios = [math.exp((-1) ** pair) for pair in range(pairs)]
+    error = statistics.stdev(map(math.log, ratios)) / math.sqrt(pairs)
+    found = turns.of_pairs(ratios)
+    assert math.log(found.high / found.low) == pytest.approx(2 * t * error)
+
+
+def blocks_sent(monkeypatch: pytest.MonkeyPatch, workload: str) -> list[list[str]]:
+    """The salts of the blocks of two turns, to each side of a comparison."""
+    salts: list[str] = []
+
+    def listen(port: int, body: dict[str, Any]) -> Heard:
+        salts.append(body["cache_salt"])
+        return heard("a", 1, 0.0, 1.0, 2.0)
+
+    monkeypatch.setattr(compare, "listen", listen)
+    measure, found = compare.blocks(workload, 2, "auto", 8, "a cell"), []
+    for turn in (1, 2):
+        for _ in ("old", "new"):
+            salts.clear()
+            measure(SimpleNamespace(port=1), turn)  # type: ignore[arg-type]
+            found.append(sorted(salts))
+    return found
+
+
+def test_requests_of_a_cold_workload_share_no_text_and_both_sides_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold, warm = blocks_sent(monkeypatch, "edit"), blocks_sent(monkeypatch, "chat")
+    assert cold[0] == cold[1] and cold[2] == cold[3] and len({*cold[0], *cold[2]}) == 4
+    assert warm == [["a cell", "a cell"]] * 4
 
 
 def test_a_blocks_speed_is_all_tokens_in_all_of_the_time() -> None:

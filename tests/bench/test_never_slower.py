@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from bench import never_slower
+from bench.__main__ import parser as bench_parser
 from bench.never_slower import cell, missed
 
 
@@ -20,6 +27,17 @@ def seen(ratio: float, low: float | None, high: float | None, differ: int = 0) -
 
     compared = {"throughput": {"ratio": ratio, "low": low, "high": high}, "texts": {"compared": 8, "differ": differ}}
     return {"runs": [run("off", 100.0), run("auto", 100.0 * ratio)], "comparisons": [compared]}
+
+
+def test_both_sides_are_one_server_and_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[argparse.Namespace] = []
+    monkeypatch.setattr(never_slower, "running_mesh", lambda **settings: nullcontext(SimpleNamespace(url="http://x")))
+    monkeypatch.setattr(
+        never_slower.served, "loaded", lambda name, streams, options: (asked.append(options), seen(1.2, 1.1, 1.3))[1]
+    )
+    figures = never_slower.measure(bench_parser("never_slower").parse_args(["--workloads=chat", "--concurrency=1"]))
+    assert list(figures["cells"]) == ["chat, 1"] and [options.cold for options in asked] == [True]
+    assert asked[0].served == ["label=off;url=http://x;speculation=off", "label=auto;url=http://x"]
 
 
 def test_a_cell_has_both_speeds_and_their_ratio_with_its_interval() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench import served
 from bench.__main__ import parser as bench_parser
 from bench.running_mesh import running_mesh
@@ -13,6 +15,18 @@ def test_of_sessions_there_are_fewer_than_of_requests_but_several_blocks() -> No
     options = bench_parser("peers").parse_args(["--requests=24", "--waves=12"])
     assert [served.sessions("chat", streams, options) for streams in (1, 4, 16)] == [24, 48, 192]
     assert [served.sessions("agent", streams, options) for streams in (1, 4, 16)] == [4, 24, 96]
+
+
+@pytest.mark.parametrize(("flags", "cold"), [([], ["edit"]), (["--cold"], ["chat", "edit"])])
+def test_a_run_that_is_to_be_cold_is_so_in_every_workload_and_the_row_says_it(
+    flags: list[str], cold: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(served, "loaded", lambda *about: commands.append(served.command(*about)))
+    monkeypatch.setattr(served, "lines", lambda seen: [])
+    options = bench_parser("peers").parse_args(["--served", *SIDES, "--workloads=chat,edit", *flags])
+    assert served.measure(options)["cold"] == cold
+    assert ["--cold" in command for command in commands] == [bool(flags)] * 4
 
 
 def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:

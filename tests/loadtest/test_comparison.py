@@ -53,6 +53,19 @@ def test_noise_that_hits_both_makes_no_difference_and_the_interval_says_so() -> 
     assert compare(first, other, ([], []), 0)["e2e"] == seen
 
 
+def test_the_interval_holds_95_of_100_resamples() -> None:
+    """All draws of one session: 1 in 27 of three sessions, which is more than the 2.5 % at either end; and of four
+    sessions 1 in 256, and 5 in 256 with one other beside it, which is less."""
+
+    def interval(sessions: int) -> list[float]:
+        first = [took(index, 2.0**index) for index in range(sessions)]
+        seen = compare(first, [took(index, 1.0) for index in range(sessions)], ([], []), 0)["e2e"]
+        return [seen["low"], seen["high"]]
+
+    assert interval(3) == [1.0, 4.0]
+    assert interval(4) == pytest.approx([2 ** (2 / 4), 2 ** (10 / 4)], abs=1e-4)
+
+
 def test_throughput_is_all_tokens_in_all_of_the_time() -> None:
     slow, fast = blocks((100, 10.0), (300, 10.0)), blocks((100, 5.0), (300, 15.0))
     seen = compare([], [], (slow, fast), 0)["throughput"]

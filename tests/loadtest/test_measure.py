@@ -30,6 +30,15 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentile(np.array([3.0]), 99) == 3.0
 
 
+@pytest.mark.parametrize(
+    ("count", "ranks"),
+    [(1, [1, 1, 1]), (2, [1, 2, 2]), (3, [2, 3, 3]), (5, [3, 5, 5]), (10, [5, 9, 10]), (50, [25, 45, 50])],
+)
+def test_a_percentile_of_few_values_is_the_least_that_so_many_do_not_exceed(count: int, ranks: list[int]) -> None:
+    figures = spread(range(count, 0, -1))
+    assert figures is not None and [figures[name] for name in ("p50", "p90", "p99")] == ranks
+
+
 def test_nothing_measured_is_none_not_zero() -> None:
     assert spread([]) is None
     figures = summarise([], 0.0)
