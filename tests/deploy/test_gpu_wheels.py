@@ -27,6 +27,15 @@ def test_what_comes_with_torch_is_left_out_of_the_wheels_and_hashes_stay() -> No
     assert found[0].count("--hash=") == 2 and 'sys_platform != "win32"' in found[1]
 
 
+def test_every_wheel_that_is_downloaded_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = deploy_script("gpu_wheels")
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(script, "pip", lambda *words: asked.append(words) or 0)
+    script.download_packages(tmp_path, "3.12", "x86_64")
+    [words] = asked
+    assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(words)
+
+
 def test_the_lock_has_all_that_the_stage_needs() -> None:
     script = deploy_script("gpu_wheels")
     lock = (http.ROOT / "deploy/locks/run.txt").read_text()
