@@ -12,12 +12,13 @@ from mesh_doubles.clock import FakeClock
 from mesh_doubles.memory import MemoryNetwork, MemoryTransport
 from mesh_doubles.messages import KINDS, Count, Echo, Fail, Hang, Note, Number, Witness, until
 
+from mesh.accepted import MAX_WINDOW, PEER_WINDOWS
 from mesh.actor import Actor, Call
 from mesh.codec import Codec
 from mesh.envelope import Credit
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from mesh.node import Node
-from mesh.stream import ITEM_WEIGHT, StreamWriter
+from mesh.stream import ITEM_WEIGHT, StreamReader, StreamWriter
 from mesh.timing import Timing
 from mesh.transport import Sent
 
@@ -507,6 +508,26 @@ async def test_credit_for_more_than_was_sent_is_no_credit(still_node: MakeNode, 
         near.peer(far.endpoint).outbox.put(Credit([stream.id, 1 << 40]), 0)
         await clock.settle()
         assert witness.offered == 4
+
+
+async def test_a_peers_streams_share_a_bound_of_bytes_and_an_ended_one_gives_its_part_back(
+    still_node: MakeNode, clock: FakeClock
+) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    await far.spawn(Witness(), "witness")
+
+    def opened() -> StreamReader:
+        return near.ref(far.endpoint, "witness").stream(Hang(), timeout=60.0, window=2 * MAX_WINDOW)
+
+    async with contextlib.AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(opened()) for _ in range(PEER_WINDOWS // MAX_WINDOW)]
+        for each in streams:
+            await anext(each)
+        with pytest.raises(Busy, match="too many streams for one peer"):
+            await anext(await stack.enter_async_context(opened()))
+        streams[0].close()
+        await anext(await stack.enter_async_context(opened()))
 
 
 async def test_a_writer_that_ignores_its_credit_is_cut_off(mesh: Mesh) -> None:

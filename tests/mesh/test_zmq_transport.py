@@ -90,15 +90,14 @@ async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not(address: s
     friend, foe = Keys(), Keys()
     door = Keys(allowed=[friend])
     friend.server_key = foe.server_key = door.public
-    timing = Timing(connect=0.5)
-    far = Node(ZmqTransport(security=door), codec, name="far", timing=timing)
+    far = Node(ZmqTransport(security=door), codec, name="far")
     await far.start(f"tcp://{address}:0")
     assert far.endpoint.startswith(f"tcp://{address}:") and not far.endpoint.endswith(":0")
     await far.spawn(Witness(), "witness")
-    near = Node(ZmqTransport(security=friend), codec, name="friend", timing=timing)
+    near = Node(ZmqTransport(security=friend), codec, name="friend")
     await near.start()
     assert await near.ref(far.endpoint, "witness").ask(Echo(4), timeout=10.0) == Echo(4)
-    stranger = Node(ZmqTransport(security=foe), codec, name="foe", timing=timing)
+    stranger = Node(ZmqTransport(security=foe), codec, name="foe", timing=Timing(connect=0.5))
     await stranger.start()
     with pytest.raises(PeerLost):
         await stranger.ref(far.endpoint, "witness").ask(Echo(), timeout=10.0)
