@@ -34,6 +34,7 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
 def test_what_is_not_used_is_not_saved_beyond_a_minute() -> None:
     clock = Clock()
     limits = KeyLimits(2, 0, clock)
+    assert limits.exceeded(b"a") is None
     clock.time += 3600.0
     assert [limits.exceeded(b"a") is None for _ in range(3)] == [True, True, False]
 
@@ -49,6 +50,15 @@ def test_tokens_are_paid_at_the_end_and_what_is_owed_is_waited_for() -> None:
     clock.time += 10.2
     assert limits.exceeded(b"a") is None
     limits.spend(b"a", 2)
+    assert limits.exceeded(b"a") is not None
+
+
+def test_the_time_of_a_request_does_not_pay_for_what_it_used_beyond_a_full_bucket() -> None:
+    clock = Clock()
+    limits = KeyLimits(0, 600, clock)
+    assert limits.exceeded(b"a") is None
+    clock.time += 60.0
+    limits.spend(b"a", 600)
     assert limits.exceeded(b"a") is not None
 
 

@@ -366,7 +366,7 @@ async def test_a_full_door_answers_429(mesh: FakeMesh, http: aiohttp.ClientSessi
 
 async def test_a_request_past_its_deadline_gets_504(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     target = await mesh.start_target(hangs_after(""))
-    await mesh.start_door(request_timeout=0.3)
+    await mesh.start_door(request_timeout=1.0)
     status, body = await post(http, mesh.url + "/v1/completions", TEXT)
     assert (status, body["error"]["code"]) == (504, "request_timeout")
     await asyncio.wait_for(target.was_cancelled.wait(), 5)
@@ -374,7 +374,7 @@ async def test_a_request_past_its_deadline_gets_504(mesh: FakeMesh, http: aiohtt
 
 async def test_a_stream_past_its_deadline_ends_with_an_error(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await mesh.start_target(hangs_after("hello"))
-    await mesh.start_door(request_timeout=0.5)
+    await mesh.start_door(request_timeout=1.0)
     chunks = await streamed(http, mesh.url + "/v1/completions", TEXT)
     assert text_of(chunks[:-1]) == "hello"
     assert chunks[-1]["error"]["code"] == "request_timeout"
