@@ -230,6 +230,14 @@ def test_an_upload_that_does_not_go_on_is_dropped(open_library, clock):
     assert states(library) == {}
 
 
+def test_a_whole_upload_waits_for_its_turn_however_long_that_takes(open_library, clock):
+    library = open_library(Bounds(upload_seconds=100))
+    library.add_corpus("a", "notes", 0, [[1]])
+    clock.time += 101
+    library.work()
+    assert states(library) == {"notes": "ready"}
+
+
 def test_one_whose_file_was_damaged_has_failed_and_can_be_sent_again(open_library, tmp_path):
     library = open_library()
     library.add_corpus("a", "notes", 0, [[1, 2, 3]])

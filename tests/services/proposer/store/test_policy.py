@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from services.proposer.store import policy
@@ -78,3 +79,8 @@ def test_room_is_made_in_all_namespaces_the_oldest_first():
     assert names(policy.to_make_room(spaces, 5000)) == ["b1", "a1", "b2", "b3", "a2"]
     assert len(policy.to_make_room(spaces, 1500)) == 2
     assert policy.to_make_room(spaces, 0) == []
+
+
+def test_corpora_stay_whatever_room_is_needed():
+    corpus = msgspec.structs.replace(entry("c", 100, age=99), role="ready", corpus="notes")
+    assert names(policy.to_make_room({"a": [corpus, entry("a1", 100)]}, 5000)) == ["a1"]
