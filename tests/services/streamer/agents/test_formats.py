@@ -60,6 +60,9 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("pythonic", "<|python_start|>[f(a=-1.5e3, b='é\\u00e9', c=(True,))]<|python_end|>", "",
      [("f", '{"a": -1500.0, "b": "éé", "c": [true]}')]),
     ("pythonic", "[1, 2] are numbers", "[1, 2] are numbers", []),
+    # A backslash means something within quotes alone, and half a surrogate pair is no character.
+    ("pythonic", "[\\]<|python_start|>[g()]", "[\\]", [G]),
+    ("pythonic", '[f(a="\\ud800")]', "", [("f", '{"a": "\\\\ud800"}')]),
     # Calls before the first that is none.
     ("pythonic", "[f(), g(a=b), f()]", "g(a=b), f()]", [("f", "{}")]),
     ("pythonic", "[g(), f(a=1e999)] so", "f(a=1e999)] so", [G]),
