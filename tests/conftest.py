@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +58,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         limits = [seconds for marker, seconds in LIMITS_S.items() if item.get_closest_marker(marker)]
         if limits and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(max(limits)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What wasn't tested and why, which is a letter among thousands otherwise: tools that are missing, above all."""
+    # Each with (file, line, reason).
+    told = [each.longrepr for each in terminalreporter.getreports("skipped")]
+    reasons = Counter(str(each[2]).removeprefix("Skipped: ") for each in told if isinstance(each, (tuple, list)))
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"not run: {count}: {reason}")
 
 
 @pytest.hookimpl(wrapper=True)

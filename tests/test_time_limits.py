@@ -1,4 +1,4 @@
-"""A test that hangs is ended, named, and the others run."""
+"""A test that hangs is ended, named, and the others run; what isn't run is said."""
 
 from __future__ import annotations
 
@@ -62,6 +62,19 @@ def told(request):
     print(request.node.name, *(marker.args if marker else ()))
 """
 
+WITHOUT_TOOLS = """
+import pytest
+
+@pytest.mark.skipif(True, reason="needs promtool")
+@pytest.mark.parametrize("what", "ab")
+def test_with_promtool(what): ...
+
+def test_with_another():
+    pytest.skip("needs another tool")
+
+def test_other(): ...
+"""
+
 
 def run(folder: Path, text: str, *words: str, grace: float = 60) -> subprocess.CompletedProcess[str]:
     """A pytest of its own with this project's settings and conftest.py."""
@@ -105,6 +118,12 @@ def test_without_the_plugin_tests_run(tmp_path: Path) -> None:
     """Machines with a GPU have what runs there, and pytest."""
     done = run(tmp_path, LIMITS.replace("@pytest.mark.timeout(7)\n", ""), "-p", "no:timeout")
     assert "4 passed" in done.stdout
+
+
+def test_what_is_not_run_for_want_of_a_tool_is_said_at_the_end(tmp_path: Path) -> None:
+    lines = run(tmp_path, WITHOUT_TOOLS).stdout.splitlines()
+    assert lines[-3:-1] == ["not run: 1: needs another tool", "not run: 2: needs promtool"]
+    assert "1 passed, 3 skipped" in lines[-1]
 
 
 def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
