@@ -256,6 +256,15 @@ def test_a_head_for_another_model_is_refused_by_name(
         _open(tmp_path, "eagle3", target)
 
 
+def test_a_head_whose_folder_names_no_layers_reads_those_that_its_authors_chose(
+    target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    """The second, the middle and the third but last; taps count from 0."""
+    reference.write_eagle3(tmp_path, eagle_aux_hidden_state_layer_ids=None)
+    twelve = dataclasses.replace(target[0], layers=target[0].layers * (12 // TARGET_LAYERS))
+    assert read_head("eagle3", tmp_path, twelve).taps == (1, 5, 8)
+
+
 def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], tmp_path: Path) -> None:
     reference.write_eagle(tmp_path)
     with pytest.raises(ModelError, match="holds a head of method eagle "):
