@@ -153,7 +153,7 @@ async def test_what_the_template_says_against_a_conversation_is_the_answer(tiny_
         "{{ tools }}{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     )
-    actor = TokenizerActor(context(tmp_path, template_timeout=0.3))
+    actor = TokenizerActor(context(tmp_path, template_timeout=1.0))
     await actor.on_start()
     try:
         tool = [ChatTurn(role="tool", content="x")]
