@@ -114,6 +114,15 @@ def test_an_answer_that_ends_clears_too() -> None:
     assert second.turn.is_set()
 
 
+def test_where_suspects_were_tried_before_others_are_taken_while_the_next_ones_wait() -> None:
+    quarantine = Quarantine()
+    for case in suspects(quarantine, 2):
+        assert quarantine.enter(case, W2)
+        clear(quarantine, case)
+    dies(quarantine, running(quarantine, OTHER, 1))
+    assert quarantine.enter(quarantine.open(), W2)
+
+
 def test_with_one_worker_a_new_choice_waits_until_no_suspect_is_left() -> None:
     quarantine = Quarantine()
     first, second = suspects(quarantine, 2)

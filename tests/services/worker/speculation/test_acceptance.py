@@ -44,6 +44,28 @@ def test_all_tokens_before_the_first_wrong_one_count_as_accepted() -> None:
     assert rate(rates, 0.7) == Rates().values[buckets_of([0.7])[0]], "of other buckets nothing is known"
 
 
+def test_one_wrong_token_says_little_against_what_the_drafter_tells() -> None:
+    rates = Rates()
+    rates.learn(buckets_of([0.9]), False)
+    assert 0.5 < rate(rates, 0.9) < rate(Rates(), 0.9)
+
+
+def test_a_second_child_has_a_rate_of_its_own_because_its_sibling_was_wrong() -> None:
+    rates, (first, second) = Rates(), buckets_of([0.5, 0.5], [False, True])
+    rates.learn([second], False)
+    assert rates.values[second] < rates.values[first] == Rates().values[first]
+
+
+def test_a_step_that_waits_asks_for_somewhat_more_than_the_longest_recent_draft() -> None:
+    acceptance = AcceptanceTable().of("a")
+    least = acceptance.enough
+    acceptance.drafted(60)
+    assert 60 < acceptance.enough < 90
+    for _ in range(100):
+        acceptance.drafted(3)
+    assert acceptance.enough <= least
+
+
 def test_namespaces_share_no_rates_and_requests_without_one_have_their_own() -> None:
     table = AcceptanceTable()
     teach(table.of("a").rates("s"), 0.99, 0.0, 300)
