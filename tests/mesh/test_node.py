@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
 from mesh_doubles.messages import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
-from mesh.actor import Actor
+from mesh.actor import Actor, Call
 from mesh.codec import Codec, RawFrame
 from mesh.envelope import AskRecord
 from mesh.errors import (
@@ -25,6 +28,7 @@ from mesh.errors import (
     TooLarge,
     UnknownKind,
 )
+from mesh.node import Node
 
 Mesh = Any  # the fixture of conftest.py
 
@@ -198,6 +202,52 @@ async def test_mail_cancelled_before_its_turn_is_never_handled(mesh: Mesh) -> No
     first.cancel()
     assert (await third).number == 3
     assert witness.started == 1
+
+
+async def test_mail_whose_time_is_up_before_its_turn_is_never_handled(
+    still_node: Callable[..., Awaitable[Node]], clock: FakeClock
+) -> None:
+    """Also where nobody can say that its caller waits no longer."""
+
+    class Slow(Witness):
+        async def note(self, message: Note, call: Call) -> None:
+            await super().note(message, call)
+            await go_on.wait()
+
+    go_on, slow = asyncio.Event(), Slow(concurrency=1)
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    await far.spawn(slow, "slow")
+    ref = near.ref(far.endpoint, "slow")
+    asks = [asyncio.ensure_future(ref.ask(Note(number), timeout=wait)) for number, wait in ((1, 60.0), (2, 1.0))]
+    await clock.settle()
+    network.silence(far.endpoint)
+    await clock.advance(1.5)
+    go_on.set()
+    await clock.settle()
+    assert slow.notes == [1]
+    for each in asks:
+        each.cancel()
+    await asyncio.gather(*asks, return_exceptions=True)
+
+
+async def test_a_call_that_was_cancelled_leaves_nothing_of_it_in_its_worker(mesh: Mesh) -> None:
+    """A count of cancels that stays would break the timeouts and task groups of the next handler."""
+
+    class Counting(Witness):
+        async def echo(self, message: Echo, call: Call) -> Echo:
+            task = asyncio.current_task()
+            return Echo(task.cancelling() if task else -1)
+
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Counting(concurrency=1)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    cancelled = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
+    next_one = asyncio.ensure_future(ref.ask(Echo(7), timeout=60.0))
+    await until(lambda: "echo" in far.metrics.received_kinds and witness.started == 1)
+    cancelled.cancel()
+    assert await next_one == Echo(0)
 
 
 async def test_a_full_mailbox_says_busy(mesh: Mesh) -> None:
