@@ -36,7 +36,8 @@ def test_a_text_that_repeats_itself_is_expected_to_go_on() -> None:
     assert guess([5, 5, 5, 5], budget=3)[0] == [5, 5, 5]
 
 
-@pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3, 4, 5], [0, 0], [0]])
+# The last one has the bytes of its end before, but between two tokens.
+@pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3, 4, 5], [0, 0], [0], [256, 512, 256, 1, 2]])
 def test_without_an_earlier_occurrence_there_is_no_guess(tokens: list[int]) -> None:
     assert guess(tokens) == ([], 0)
 
