@@ -66,6 +66,10 @@ class FakeClock:
         for _ in range(rounds):
             await asyncio.sleep(0)
 
+    def stall(self, seconds: float) -> None:
+        """Time passes while nothing runs: timers that fall due are late."""
+        self._now += seconds
+
     async def advance(self, seconds: float) -> None:
         """Move time forward, firing every timer on the way."""
         await self.advance_to(self._now + seconds, lambda: False)

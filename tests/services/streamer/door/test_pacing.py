@@ -160,6 +160,20 @@ async def test_text_leaves_with_the_next_tick() -> None:
     await answers.until_done(wire)
 
 
+async def test_a_late_tick_moves_no_other_and_missed_ones_are_not_made_up_for() -> None:
+    answers = Answers(pace=PACE)
+    wire = answers.play([(0.0, 0, "a"), (3600.0, 0, "b")])
+    await answers.clock.advance(PACE / 4)
+    written = len(wire.writes)
+    answers.clock.stall(10.5 * PACE)
+    await answers.clock.advance(0.0)
+    assert len(wire.writes) == written + 1
+    await answers.clock.advance(PACE / 2)
+    assert len(wire.writes) == written + 2 and wire.writes[-1][0] == pytest.approx(1000.0 + 11 * PACE)
+    wire.hang_up()
+    await answers.clock.settle()
+
+
 async def test_all_choices_share_the_ticks_and_the_end_is_the_last_ones() -> None:
     answers = Answers(pace=PACE)
     asked = chat(n=3)
