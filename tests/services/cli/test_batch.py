@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.api.settings import Settings
+from services.cli import batch
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
 from services.cli.server_used import own_settings
@@ -49,3 +51,11 @@ def test_vllms_spelling_is_the_same_command() -> None:
     theirs = parser().parse_args(["run-batch", "-i", "in.jsonl", "-o", "out.jsonl", "--concurrency", "8"])
     ours = parser().parse_args(["batch", "in.jsonl", "--concurrency=8", "out.jsonl"])
     assert {**vars(theirs), "parser": None} == {**vars(ours), "parser": None}
+
+
+def test_a_file_does_not_become_that_of_its_own_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("a line\n")
+    options = parser().parse_args(["batch", str(file), str(file), "--url=http://127.0.0.1:1"])
+    assert batch.main(options, read_settings(options)) == 2
+    assert "IN and OUT are the same file" in capsys.readouterr().err and file.read_text() == "a line\n"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fcntl
+
 import pytest
 from library_world import Clock, killed
 from segment_problems import read_texts
@@ -228,6 +230,18 @@ def test_an_upload_that_does_not_go_on_is_dropped(open_library, clock):
     clock.time += 2
     library.work()
     assert states(library) == {}
+
+
+def test_while_another_process_builds_nothing_is_built_here(open_library, tmp_path):
+    library = open_library()
+    library.add_corpus("a", "notes", 0, [[1]])
+    [database] = tmp_path.rglob("library.db")
+    with (database.parent / "building").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        library.work()
+        assert states(library) == {"notes": "building"}
+    library.work()
+    assert states(library) == {"notes": "ready"}
 
 
 def test_a_whole_upload_waits_for_its_turn_however_long_that_takes(open_library, clock):
