@@ -294,11 +294,14 @@ def prefetch(_: Any, address: Any) -> Any:
 
 
 def scratch(size: int) -> Callable[..., Any]:
-    """What gives the address of `size` bytes of the calling compiled function's own stack, at a multiple of 64."""
+    """What gives the address of `size` bytes of the calling compiled function's own stack, at a multiple of 64. They
+    hold anything."""
 
     def typing(_: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(I8, size + 64))
+            # Not by cgutils.alloca_once: it clears the memory at every call.
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.ArrayType(I8, size + 64))
             address = builder.ptrtoint(memory, I64)
             return builder.and_(builder.add(address, I64(63)), I64(-64))
 

@@ -16,20 +16,24 @@ from numba.extending import intrinsic
 
 from kernels.cpu_program import ALSO_COUNT, ALSO_ROWS, ALSO_SLOTS, POSITIONS, ROWS, SLOTS, op, op_chunks
 from kernels.cpu_vectors import (
+    I32,
+    I64,
     LANES,
+    V_I16,
+    V_I32,
+    first_lanes,
     float_in,
-    load,
     load_f32,
-    load_floats_part,
     load_i32,
     load_part,
+    masked_load,
+    masked_store,
     multiply_add,
     scratch,
+    splat,
     spread,
-    store,
     store_bf16,
     store_f32,
-    store_floats_part,
     store_i32,
     store_part,
     total,
@@ -52,15 +56,33 @@ _ONE = np.float32(1.0)
 
 
 @intrinsic
-def _move_half_word(_, source, source_index, target, target_index):
-    """target[target_index] = source[source_index], of 16 bits each."""
+def _move_halves(_, source, target, first, odd, count):
+    """Up to 16 of the source's numbers of 16 bits, from `first` on, become the first (odd = 0) or the second halves of
+    as many words of the target. The other halves, which may be another thread's, aren't touched."""
 
     def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        source, target = (b.add(arguments[i], b.shl(arguments[i + 1], ir.IntType(64)(1))) for i in (0, 2))
-        store(b, load(b, source, ir.IntType(16)), target)
+        source, target, first, odd, count = arguments
+        halves = ir.VectorType(ir.IntType(16), 2 * LANES)
+        found = masked_load(b, b.add(source, b.shl(first, I64(1))), V_I16, first_lanes(b, count))
+        words = b.shl(b.zext(found, V_I32), splat(b, b.trunc(b.shl(odd, I64(4)), I32)))
+        words = b.bitcast(words, halves)
+        word, half = (ir.Constant(halves, [ir.IntType(16)(part(i)) for i in range(2 * LANES)]) for part in _PLACE)
+        inside = b.icmp_signed("<", word, _in_all(b, count, halves))
+        mask = b.and_(inside, b.icmp_signed("==", half, _in_all(b, odd, halves)))
+        masked_store(b, words, b.add(target, b.shl(first, I64(2))), mask)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), generate
+    return types.void(*[types.int64] * 5), generate
+
+
+# Of a vector of half words: the word, and which half of it.
+_PLACE = (lambda i: i // 2, lambda i: i % 2)
+
+
+def _in_all(b: Any, value: Any, kind: Any) -> Any:
+    none = ir.Constant(kind, ir.Undefined)
+    one = b.insert_element(none, b.trunc(value, kind.element), I32(0))
+    return b.shuffle_vector(one, none, ir.Constant(ir.VectorType(I32, kind.count), None))
 
 
 @op_chunks
@@ -81,10 +103,16 @@ def _make_rotate(bfloat16: bool) -> Any:
         else:
             store_f32(address, index, value)
 
+    @compiled_for(kind, inline="always")
+    def scaled(x, i, count, factor, norm):
+        value = load_part(x, i, count, bfloat16) * factor
+        if norm != 0:
+            value = value * load_part(norm, i, count, False)
+        return value
+
     @compiled_for(kind, error_model="numpy")
     def rotate_head(x, head_dim, cos, sin, width, interleaved, scale, norm, epsilon):
         """x = rotated (normed x) · scale."""
-        head = _head_floats()
         factor = scale
         if norm != 0:
             squares = zeros()
@@ -92,13 +120,11 @@ def _make_rotate(bfloat16: bool) -> Any:
                 value = load_part(x, i, head_dim - i, bfloat16)
                 squares = multiply_add(value, value, squares)
             factor = scale / np.sqrt(total(squares) / np.float32(head_dim) + epsilon)
-        for i in range(0, head_dim, LANES):
-            value = load_part(x, i, head_dim - i, bfloat16) * spread(factor)
-            if norm != 0:
-                value = value * load_floats_part(norm, i, head_dim - i)
-            store_floats_part(head, i, value, head_dim - i)
-        half = width // 2
+        factors, half = spread(factor), width // 2
         if interleaved:
+            head = _head_floats()
+            for i in range(0, width, LANES):
+                store_part(head, i, scaled(x, i, width - i, factors, norm), width - i, False)
             for i in range(half):
                 a, b, c, s = load_f32(head, 2 * i), load_f32(head, 2 * i + 1), load_f32(cos, i), load_f32(sin, i)
                 store_one(x, 2 * i, a * c - b * s)
@@ -106,24 +132,23 @@ def _make_rotate(bfloat16: bool) -> Any:
         else:
             for i in range(0, half, LANES):
                 count = half - i
-                a, b = load_floats_part(head, i, count), load_floats_part(head, half + i, count)
-                c, s = load_floats_part(cos, i, count), load_floats_part(sin, i, count)
+                a, b = scaled(x, i, count, factors, norm), scaled(x, half + i, count, factors, norm)
+                c, s = load_part(cos, i, count, False), load_part(sin, i, count, False)
                 store_part(x, i, a * c - b * s, count, bfloat16)
                 store_part(x, half + i, b * c + a * s, count, bfloat16)
         for i in range(width, head_dim, LANES):
-            store_part(x, i, load_floats_part(head, i, head_dim - i), head_dim - i, bfloat16)
+            store_part(x, i, scaled(x, i, head_dim - i, factors, norm), head_dim - i, bfloat16)
 
     @compiled_for(kind)
     def store_head(key, value, keys, values, offset, head_dim, key_columns, value_columns):
         for i in range(head_dim // pair):
             store_i32(keys, i * key_columns + offset, load_i32(key, i))
         values += offset // pair * value_columns * 4
-        if pair == 2:
-            for i in range(head_dim):
-                _move_half_word(value, i, values, 2 * i + offset % 2)
-        else:
-            for i in range(head_dim):
-                store_i32(values, i, load_i32(value, i))
+        for i in range(0, head_dim, LANES):
+            if pair == 2:
+                _move_halves(value, values, i, offset % 2, head_dim - i)
+            else:
+                store_part(values, i, load_part(value, i, head_dim - i, False), head_dim - i, False)
 
     @compiled_for(kind, error_model="numpy")
     def keep(args, step, row, slot):
