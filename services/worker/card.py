@@ -28,6 +28,7 @@ def limits_for(settings: Settings, runner: Runner, secret: bytes) -> Limits:
         max_context=min(settings.max_context or facts.max_context, facts.max_context),
         max_sequences=settings.max_sequences or facts.max_sequences,
         max_step_tokens=settings.max_step_tokens or facts.max_step_tokens,
+        rows_cost=not runner.elsewhere,
         max_waiting=settings.max_waiting,
         method=settings.method,
         methods=served_methods(runner.drafters),

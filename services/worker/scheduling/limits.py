@@ -28,6 +28,8 @@ class Limits:
     branch_pages: int = 0
     max_sequences: int = 64
     max_step_tokens: int = 512
+    # Whether twice the rows take twice the time, as on a CPU; on a GPU hundreds take little longer than a few.
+    rows_cost: bool = False
     max_waiting: int = 256
     method: str = NAIVE
     methods: tuple[str, ...] = field(default_factory=lambda: tuple(METHODS))

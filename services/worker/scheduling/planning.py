@@ -19,7 +19,7 @@ from services.api.drafter import NO_DRAFT, Draft
 from services.worker.running.work import DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
-from services.worker.scheduling.rows import most_for_drafts, share_chunks, wanted_rows
+from services.worker.scheduling.rows import enough_for_a_step, most_for_drafts, share_chunks, wanted_rows
 from services.worker.scheduling.sequence import Sequence, SequenceState
 from services.worker.scheduling.waiting import Waiting
 
@@ -197,7 +197,10 @@ class Planner:
             drafting = sum(sequence.wants_draft for sequence in self.running)
             kept = min(draft_rows, self._drafted + drafting) if drafting else 0
             wanted = wanted_rows(prompts, self.limits.scored_rows)
-            chunks = share_chunks(wanted, rows - len(self.running) - kept)
+            # A prompt whose rows have logits doesn't end with the most that it may have.
+            ends = self.limits.rows_cost and not any(sequence.wants_rows for sequence in prompts)
+            enough = enough_for_a_step(len(self.running)) if ends else None
+            chunks = share_chunks(wanted, rows - len(self.running) - kept, enough)
         items: list[Planned] = []
         # In order: a sequence can take pages only from those behind it, which aren't planned yet.
         index = 0

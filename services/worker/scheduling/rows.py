@@ -3,6 +3,9 @@
 While prompts have to be computed, a quarter of the rows is kept from drafts. Three quarters of the rows for chunks go
 to the prompts in order; the last quarter goes to the shortest of the rest. So a short prompt passes a very long one,
 which still makes progress.
+
+Where each row costs time, a step in which a prompt ends takes no more of others: they would delay its first token, and
+are computed as fast in a step of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.worker.scheduling.sequence import Sequence
+
+# Rows of prompts that make a step worth what it costs besides them, and more for each running sequence.
+LEAST, LEAST_A_SEQUENCE = 64, 4
 
 
 def most_for_drafts(rows: int, running: int) -> int:
@@ -29,14 +35,21 @@ def wanted_rows(prompts: list[Sequence], scored: int) -> dict[int, int]:
     return wanted
 
 
-def share_chunks(wanted: Mapping[int, int], rows: int) -> dict[int, int]:
-    """Rows of each sequence beyond its first one. `wanted` holds the most that each can use, in scheduling order."""
+def enough_for_a_step(running: int) -> int:
+    return LEAST + LEAST_A_SEQUENCE * running
+
+
+def share_chunks(wanted: Mapping[int, int], rows: int, enough: int | None = None) -> dict[int, int]:
+    """Rows of each sequence beyond its first one. `wanted` holds the most that each can use, in scheduling order.
+    With `enough`, prompts behind one that ends in this step get none once so many rows are given."""
     left = rows
     aside = rows // 4 if len(wanted) > 1 else 0
     given: dict[int, int] = {}
     for id, most in wanted.items():
         given[id] = min(most, max(0, left - aside))
         left -= given[id]
+        if enough is not None and given[id] == most and rows - left >= enough:
+            return dict.fromkeys(wanted, 0) | given
     if left:
         for id in sorted(wanted, key=lambda id: wanted[id] - given[id]):
             more = min(wanted[id] - given[id], left)

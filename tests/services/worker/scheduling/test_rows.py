@@ -35,6 +35,23 @@ def test_prompts_get_their_rows_in_order_and_short_ones_pass(missing: list[int],
     assert list(share_chunks(prompts(*missing), rows).values()) == given
 
 
+@pytest.mark.parametrize(
+    ("missing", "given"),
+    [
+        ([50, 50], [49, 0]),
+        # Three fill the step.
+        ([9, 9, 50, 9], [8, 8, 49, 0]),
+        ([9, 9], [8, 8]),
+        # None ends: the last quarter is for the shortest.
+        ([200, 300, 50], [75, 0, 25]),
+        # It had its rows before the shorter one, and ends.
+        ([70, 20], [69, 0]),
+    ],
+)
+def test_a_step_in_which_a_prompt_ends_takes_no_more_of_others(missing: list[int], given: list[int]) -> None:
+    assert list(share_chunks(prompts(*missing), 100, enough=40).values()) == given
+
+
 def test_no_row_is_given_twice_and_none_is_left_where_it_is_wanted() -> None:
     chance = random.Random(1)
     for _ in range(400):

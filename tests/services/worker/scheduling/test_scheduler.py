@@ -107,6 +107,23 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decoding_sequences() -> None
     assert step(scheduler)[1] == (list(range(15, 21)), 14, [], True)
 
 
+def test_where_rows_cost_time_a_second_prompt_waits_for_the_end_of_the_first() -> None:
+    def lengths(rows_cost: bool) -> list[list[tuple[int, bool]]]:
+        """Of two prompts of 200 tokens that arrive together: rows in each of two steps, and whether they verify."""
+        scheduler = make(method="naive", rows_cost=rows_cost, max_context=512, pages=256)
+        for sequence_id in (1, 2):
+            arrive(scheduler, sequence_id, [sequence_id] * 200, max_tokens=9)
+        steps = []
+        for _ in range(2):
+            steps.append([(len(tokens), verify) for tokens, _, _, verify in step(scheduler)])
+            done(scheduler, *[one(4) if verify else None for _, verify in steps[-1]])
+        return steps
+
+    assert lengths(rows_cost=False) == [[(200, True), (200, True)], [(1, True), (1, True)]]
+    # Each running sequence has a row in each step.
+    assert lengths(rows_cost=True) == [[(200, True), (1, False)], [(1, True), (199, True)]]
+
+
 def test_the_prompt_of_an_attempt_holds_what_was_delivered_already() -> None:
     scheduler = make(method="naive")
     arrive(scheduler, so_far=[7, 8], attempt=2, max_tokens=4)
