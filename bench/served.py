@@ -4,9 +4,9 @@
 
 Starts no server. A server is what `specmesh load --ab` takes for a side: `label=` is its name in table and row,
 `model=` spares asking for its list of models, any other field goes into its requests. All requests go to the chat
-route, greedy. The servers take turns, a block of requests each; every server but the first gets the ratio of its
-throughput to the first one's, with the 95 % interval over blocks. A server that sends no usage has its chunks counted
-as tokens: `without_usage` says of how many requests.
+route, greedy. The servers take turns, a block of requests each, with a pause before it; every server but the first gets
+the ratio of its throughput to the first one's, with the 95 % interval over blocks. A server that sends no usage has its
+chunks counted as tokens: `without_usage` says of how many requests.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", default="chat,edit", help=shown)
     parser.add_argument("--concurrency", default="1,4", help="of --served")
     parser.add_argument("--cold", action="store_true", help="of --served: a cache_salt for each request")
+    # vLLM's worker polls its queue for a second after an answer, and takes a core.
+    parser.add_argument("--pause", type=float, default=1.5, help="of --served: seconds before a server's turn")
     parser.add_argument("--requests", type=int, default=12, help="of --served: a server's with one stream")
     parser.add_argument("--waves", type=int, default=12, help="of --served: requests a stream when there are several")
 
@@ -46,15 +48,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures["cold"] = [name for name in names if options.cold or REQUESTS[name].cold]
     for name in names:
         streams = map(int, options.concurrency.split(","))
-        figures[name] = [line for each in streams for line in lines(loaded(name, each, options))]
+        figures[name] = [line for each in streams for line in lines(loaded(name, each, options, options.pause))]
     return figures
 
 
-def loaded(name: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:
+def loaded(name: str, streams: int, options: argparse.Namespace, pause: float = 0.0) -> dict[str, Any]:
     """One run of the harness; it shows its table itself."""
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         file = Path(folder) / "figures.json"
-        words = command(name, streams, options)
+        words = command(name, streams, options, pause)
         print("== python " + " ".join(words), flush=True)
         # A server that fails is seen in its row.
         subprocess.run([sys.executable, *words, f"--json={file}", "--max-error-rate=1"], cwd=ROOT, check=True)
@@ -62,11 +64,12 @@ def loaded(name: str, streams: int, options: argparse.Namespace) -> dict[str, An
     return seen
 
 
-def command(name: str, streams: int, options: argparse.Namespace) -> list[str]:
+def command(name: str, streams: int, options: argparse.Namespace, pause: float) -> list[str]:
     count = str(sessions(name, streams, options))
     return [
         "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests", count,
-        "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
+        "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab-pause", str(pause), "--ab",
+        *options.served,
     ]  # fmt: skip
 
 

@@ -89,6 +89,7 @@ def _compared(flag: Flag) -> None:
     shown = "two or more sides, each name=value[;name=value]: speculation=off, speculation=ngram:5, url=..., any field"
     flag("--ab", nargs="+", default=[], metavar="SIDE", help=shown)
     flag("--ab-block", type=_at_least(0), default=0, metavar="N", help="requests per turn of a side; 0: by the load")
+    flag("--ab-pause", type=_seconds, default=0.0, metavar="S", help="seconds before each turn of a side")
     flag("--shared-cache", action="store_true", help="send no cache_salt: sides share caches, and edit isn't cold")
     flag("--cold", action="store_true", help="a cache_salt for each session: nothing is drafted from other answers")
 
@@ -138,7 +139,7 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
     return LoadPlan(
         url=options.url, ask=ask, workload=asked, arrivals=arrivals,
         points=tuple(points) if len(points) > 1 else (), sides=tuple(side(text) for text in options.ab),
-        block=options.ab_block, shared_cache=options.shared_cache, cold=options.cold,
+        block=options.ab_block, pause=options.ab_pause, shared_cache=options.shared_cache, cold=options.cold,
         limits=objectives(options.slo) if options.slo else None, api_key=options.api_key, timeout=options.timeout,
         warmup=WARM_UP_SIDES * bool(options.ab) if options.warmup is None else options.warmup,
         disconnect=options.disconnect, keep_text=len(options.ab) > 1,        metrics_urls=tuple(options.metrics_url),

@@ -27,6 +27,7 @@ class LoadPlan:
     points: tuple[float, ...] = ()
     sides: tuple[Side, ...] = ()
     block: int = 0  # sessions of a side in each turn; 0: set by the load
+    pause: float = 0.0  # seconds before each turn of a side
     shared_cache: bool = False
     cold: bool = False
     limits: Objectives | None = None

@@ -170,6 +170,7 @@ async def _point(plan: LoadPlan, arrivals: Arrivals, loads: Sequence[Load], firs
         part = replace(arrivals, requests=count, duration=0.0, seed=f"{arrivals.seed}/{number}")
         turn = number % len(loads)
         for load in (*loads[turn:], *loads[:turn]):
+            await asyncio.sleep(plan.pause)
             await _block(plan, part, load, first + done)
         done, number = done + count, number + 1
     return first + done

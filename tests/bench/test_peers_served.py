@@ -32,7 +32,7 @@ def test_a_run_that_is_to_be_cold_is_so_in_every_workload_and_the_row_says_it(
 def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:
     with running_mesh(engine="mock", mock_profile='{"step_ms": 1, "vocab_size": 49152}') as mesh:
         sides = [f"label=one;url={mesh.url}", f"label=the same;url={mesh.url}/;speculation=off"]
-        few = ["--tokens=6", "--requests=2", "--waves=4", "--concurrency=1,2", "--workloads=chat"]
+        few = ["--tokens=6", "--requests=2", "--waves=4", "--concurrency=1,2", "--workloads=chat", "--pause=0"]
         options = bench_parser("peers").parse_args(["--served", *sides, *few])
         figures = served.measure(options)
     lines = [(each["server"], each["concurrency"], each["ok"], each["failed"]) for each in figures["chat"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,13 @@ async def test_several_at_a_time_take_turns_in_blocks(server: ScriptedServer) ->
     methods = [body["speculation"]["method"] for body in server.asked]
     assert methods == ["off"] * 4 + ["auto"] * 8 + ["off"] * 4 + ["off"] * 2 + ["auto"] * 2
     assert server.most_at_once <= 2 and result.comparisons[0]["throughput"]["n"] == 3
+
+
+async def test_before_a_turn_the_other_side_may_come_to_rest(server: ScriptedServer) -> None:
+    result = await load(server, "--requests=2", "--ab-pause=0.05", "--ab", "speculation=off", "speculation=auto")
+    asked = sorted((outcome for _, outcome in result.records), key=lambda outcome: outcome.scheduled)
+    # The loop's timers may fire up to 1 ms early.
+    assert all(after.scheduled - before.ended > 0.049 for before, after in pairwise(asked))
 
 
 async def test_caches_of_sides_are_apart_and_new_in_every_run(server: ScriptedServer) -> None:
