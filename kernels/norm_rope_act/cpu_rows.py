@@ -1,4 +1,5 @@
-"""The ops of the CPU program that look at one row: embed, RMSNorm of all rows or of the wanted ones, and taps.
+"""The ops of the CPU program that look at one row: embed, RMSNorm of all rows or of the wanted ones, taps, and the
+wanted rows one behind the other.
 
 The residual stream is float32. A norm writes rows of the model's type; where linears read bytes, it writes those,
 too, with a scale a row (kernels/linear/cpu.py). A row never reads another one.
@@ -20,14 +21,13 @@ _ROWS = 4
 
 (
     TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, OUT_STRIDE,
-    FIRST, ENTRIES, _WORDS,
-) = range(15)  # fmt: skip
+    FIRST, ENTRIES, ROWS_AT, _WORDS,
+) = range(16)  # fmt: skip
 
 
 @op_chunks
 def rows_chunks(args, step):
-    rows = v.word(step, WANTED_COUNT) if v.word(args, WANTED_ONLY) else v.word(step, ROWS)
-    return (rows + _ROWS - 1) // _ROWS
+    return (v.word(step, v.word(args, ROWS_AT)) + _ROWS - 1) // _ROWS
 
 
 @numba.njit(error_model="numpy")
@@ -75,8 +75,7 @@ def copy_row(x, width, to, to_bfloat16):
 def norm_rows(args, step, chunk, thread):
     width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
     wanted = v.word(args, WANTED_ONLY) != 0
-    rows = v.word(step, WANTED_COUNT) if wanted else v.word(step, ROWS)
-    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, rows)):
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, v.word(args, ROWS_AT)))):
         source = v.word(v.word(step, WANTED), row) if wanted else row
         x = v.word(args, RESIDUAL) + source * width * 4
         to = v.word(args, OUT) + row * v.word(args, OUT_STRIDE)
@@ -111,6 +110,14 @@ def take_rows(args, step, chunk, thread):
 
 
 @op
+def wanted_rows(args, step, chunk, thread):
+    width = v.word(args, WIDTH)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, WANTED_COUNT))):
+        source = v.word(args, TABLE) + v.word(v.word(step, WANTED), row) * width * 4
+        copy_row(source, width, v.word(args, OUT) + row * width * 4, False)
+
+
+@op
 def clear_rows(args, step, chunk, thread):
     width = v.word(args, WIDTH)
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
@@ -141,6 +148,13 @@ def take(source: int, residual: int, width: int) -> Op:
     return Op(take_rows, rows_chunks, words)
 
 
+def wanted(source: int, out: int, width: int) -> Op:
+    """out[i] = source[the wanted row i]; rows of `width` words of 32 bits."""
+    words = [0] * _WORDS
+    words[TABLE], words[OUT], words[WIDTH], words[ROWS_AT] = source, out, width, WANTED_COUNT
+    return Op(wanted_rows, rows_chunks, words)
+
+
 def norm(
     residual: int,
     width: int,
@@ -150,10 +164,12 @@ def norm(
     dtype: torch.dtype,
     quantized: Rows | None = None,
     wanted_only: bool = False,
+    rows_at: int = ROWS,
 ) -> Op:
     """out = RMSNorm(residual), or without a weight the residual, in `dtype`, and as bytes where `quantized`; of the
-    wanted rows, packed, or of all."""
+    wanted rows, packed, or of as many as the step's word `rows_at` says."""
     words = [0] * _WORDS
+    words[ROWS_AT] = WANTED_COUNT if wanted_only else rows_at
     words[RESIDUAL], words[WIDTH] = residual, width
     words[WANTED_ONLY], words[OUT_STRIDE] = int(wanted_only), out.stride
     words[OUT], words[OUT_BFLOAT16] = out.address, int(dtype == torch.bfloat16)

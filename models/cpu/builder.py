@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from kernels.cpu_program import ROWS, Op
+from kernels.cpu_program import ROWS, WANTED_COUNT, Op
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.linear.cpu import Rows, linear, quantize_rows
 from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
-from kernels.norm_rope_act.cpu_rows import clear, norm, tap
+from kernels.norm_rope_act.cpu_rows import clear, norm, tap, wanted
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
@@ -52,6 +52,8 @@ class ModelBuilder:
         self.memory = PackedMemory()
         self.pages: list[torch.Tensor] = []
         self._max_rows = max_rows
+        # The step's word that says how many rows ops have.
+        self._rows_at = ROWS
         self._keeps: list[torch.Tensor] = []
         self._made: dict[Any, Any] = {}
         attentions = [layer.attention for layer in network.layers]
@@ -72,11 +74,12 @@ class ModelBuilder:
     # Ops --------------------------------------------------------------------------------------------------
 
     def linear(
-        self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int = ROWS
+        self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int | None = None
     ) -> Op:
         source = x[1] or x[0]
         rows = Rows(source.address, weight.inputs * source.dtype.itemsize, source.rows.scales)
-        return linear(weight, rows, out, dtype, ending, rows_at, threads=self.threads)
+        at = self._rows_at if rows_at is None else rows_at
+        return linear(weight, rows, out, dtype, ending, at, threads=self.threads)
 
     def quantize(self, x: Input, width: int) -> list[Op]:
         """Its bytes, if there are to be any."""
@@ -84,7 +87,22 @@ class ModelBuilder:
         if quantized is None:
             return []
         rows = Rows(plain.address, width * plain.dtype.itemsize)
-        return [quantize_rows(rows, plain.dtype, width, Rows(quantized.address, width, quantized.rows.scales))]
+        out = Rows(quantized.address, width, quantized.rows.scales)
+        return [quantize_rows(rows, plain.dtype, width, out, self._rows_at)]
+
+    def only_wanted(self, width: int) -> list[Op]:
+        """Ops made after these have the wanted rows alone, one behind the other in the residual and in `attended`,
+        where rows have `width` values."""
+        attended, residual = self.attended[0], self.residual
+        self._keeps += [attended.memory, residual.memory]
+        self.attended = self._buffer(width), self.attended[1]
+        self.residual = self._buffer(residual.width, torch.float32)
+        self._rows_at = WANTED_COUNT
+        words = width * attended.dtype.itemsize // 4
+        return [
+            wanted(attended.address, self.attended[0].address, words),
+            wanted(residual.address, self.residual.address, residual.width),
+        ]
 
     def norm(self, one: spec.Norm | None, wanted_only: bool = False) -> Op:
         """From the residual to `normed`; None: only the dtype changes."""
@@ -106,8 +124,10 @@ class ModelBuilder:
 
     def _norm(self, one: spec.Norm | None, out: Rows, quantized: Rows | None = None, wanted_only: bool = False) -> Op:
         weight, epsilon = (None, 0.0) if one is None else (self.norm_weight(one), one.epsilon)
-        width = self.network.hidden_size
-        return norm(self.residual.address, width, weight, epsilon, out, self.dtype, quantized, wanted_only)
+        width, wanted_only = self.network.hidden_size, wanted_only and self._rows_at == ROWS
+        return norm(
+            self.residual.address, width, weight, epsilon, out, self.dtype, quantized, wanted_only, self._rows_at
+        )
 
     def taps(self, place: Tap) -> list[Op]:
         """What is kept of the residual at this place of the network: an op if it is a tap, else none."""

@@ -30,8 +30,8 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
     )
 
 
-def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input) -> list[Op]:
-    """From the normed rows `x` to the residual."""
+def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input, only_wanted: bool = False) -> list[Op]:
+    """From the normed rows `x` to the residual; with `only_wanted` to that of the wanted rows alone."""
     keys, values = (builder.make_pages(words) for words in shape.page_words)
     cos, sin = builder.rope_tables(one.rope)
     qkv = Rows(builder.qkv.address, one.qkv.outputs * builder.dtype.itemsize)
@@ -41,6 +41,7 @@ def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input) -> 
     return [
         builder.linear(builder.pack(one.qkv), x, qkv, builder.dtype, STORE),
         *attention_ops(shape, places, builder.workspace(shape), *norms),
+        *(builder.only_wanted(one.output.inputs) if only_wanted else ()),
         *builder.quantize(builder.attended, one.output.inputs),
         builder.linear(builder.pack(one.output), builder.attended, builder.residual.rows, torch.float32, ADD),
     ]

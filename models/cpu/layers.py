@@ -1,6 +1,9 @@
 """From a network's layers to the ops of a program, in order; what the compiled loops lack is said here.
 
     residual -norm-> normed -attention(+)-> residual -norm-> normed -mlp(+)-> residual
+
+Of a prompt's rows the last layer needs little more than keys and values: behind its attention only the rows go on whose
+logits are wanted.
 """
 
 from __future__ import annotations
@@ -31,12 +34,13 @@ def build(builder: ModelBuilder) -> list[Op | None]:
     first = embed(table, builder.residual.address, network.cut.first if network.cut else 0)
     ops: list[Op | None] = [first, *([] if network.cut is None else [SUM]), *entry.entry(builder)]
     for index, layer in enumerate(network.layers):
+        only_wanted = _only_wanted(builder, index)
         if index == 0 and isinstance(network.entry, Beside):
             ops += entry.second_half(builder, layer.attention_norm)
-            ops += _attention(builder, layer.attention, builder.pair)
+            ops += _attention(builder, layer.attention, builder.pair, only_wanted)
         else:
-            attention = _attention(builder, layer.attention, builder.normed)
-            ops += [builder.norm(layer.attention_norm), *builder.summed(attention)]
+            ops.append(builder.norm(layer.attention_norm))
+            ops += builder.summed(_attention(builder, layer.attention, builder.normed, only_wanted))
         ops += [builder.norm(layer.mlp_norm), *builder.summed(_mlp(builder, layer.mlp)), *builder.taps(index)]
     ops += builder.taps(FINAL)
     if network.head.parts:
@@ -48,13 +52,25 @@ def build(builder: ModelBuilder) -> list[Op | None]:
     return ops
 
 
-def _attention(builder: ModelBuilder, attention: Attention | LatentAttention, x: Input | None) -> list[Op]:
+def _only_wanted(builder: ModelBuilder, index: int) -> bool:
+    """Whether nobody reads other rows behind this layer's attention."""
+    network, options = builder.network, builder.options
+    if index < len(network.layers) - 1 or not network.head.parts:
+        return False
+    layer = network.layers[index]
+    known = isinstance(layer.attention, Attention) and isinstance(layer.mlp, Mlp)
+    return known and options.group is None and not {index, FINAL} & {*options.taps}
+
+
+def _attention(
+    builder: ModelBuilder, attention: Attention | LatentAttention, x: Input | None, only_wanted: bool
+) -> list[Op]:
     shape = shape_of(attention, builder.options)
     if isinstance(attention, LatentAttention):
         assert isinstance(shape, LatentShape) and x is builder.normed
         return latent_attention.latent_attention(builder, attention, shape)
     assert isinstance(shape, Shape) and x is not None
-    return dense.attention(builder, attention, shape, x)
+    return dense.attention(builder, attention, shape, x, only_wanted)
 
 
 def _mlp(builder: ModelBuilder, mlp: Mlp | Experts) -> list[Op]:

@@ -10,7 +10,7 @@ from kernels.cpu_program import FEATURE_ROWS, ROWS, STEP_WORDS, TOKENS, WANTED, 
 from kernels.linear.cpu import Rows
 from kernels.linear.reference import quantize_rows
 from kernels.norm_rope_act import reference
-from kernels.norm_rope_act.cpu_rows import clear, embed, norm, tap
+from kernels.norm_rope_act.cpu_rows import clear, embed, norm, tap, wanted
 
 # bfloat16 results are the float32 ones rounded: half a unit in the last of 8 bits.
 TOLERANCE = {torch.bfloat16: 0.004, torch.float32: 2e-6}
@@ -84,10 +84,18 @@ def test_wanted_rows_are_normed_one_behind_the_other(dtype: torch.dtype) -> None
     residual, weight = torch.randn(9, 72), torch.randn(72)
     every, some = torch.empty(9, 72, dtype=dtype), torch.empty(6, 72, dtype=dtype)
     run(norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(every), dtype), rows=9)
-    wanted = np.array([8, 0, 3, 3, 7, 1], np.int64)
+    chosen = np.array([8, 0, 3, 3, 7, 1], np.int64)
     op = norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(some), dtype, wanted_only=True)
-    run(op, rows=9, wanted=wanted.ctypes.data, wanted_count=6)
-    assert torch.equal(some, every[wanted.tolist()])
+    run(op, rows=9, wanted=chosen.ctypes.data, wanted_count=6)
+    assert torch.equal(some, every[chosen.tolist()])
+
+    # In two ops.
+    packed, then = torch.full((7, 72), torch.nan), torch.empty(6, 72, dtype=dtype)
+    run(wanted(residual.data_ptr(), packed.data_ptr(), 72), rows=9, wanted=chosen.ctypes.data, wanted_count=6)
+    assert packed[6].isnan().all()
+    op = norm(packed.data_ptr(), len(weight), weight, 1e-5, out_rows(then), dtype, rows_at=WANTED_COUNT)
+    run(op, rows=9, wanted_count=6)
+    assert torch.equal(then, some)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
