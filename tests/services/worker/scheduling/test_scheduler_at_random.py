@@ -71,6 +71,7 @@ class World:
                 num_speculative_tokens=chance.choice([-1, 1, 4, 16]),
                 prefix_cache=chance.random() < 0.85,
                 priority_seconds=chance.choice([0.0, 1.0, 5.0]),
+                rows_cost=chance.random() < 0.5,
             )
         )
         self.context = self.scheduler.max_length
