@@ -10,6 +10,8 @@ waited     drafts the step waited for: most are rejected, and then the next one 
 
 How drafts came is the worker's own count (`specmesh:drafts_came`); `share` is the part of verify steps with drafts
 whose draft came that way. The median says what it is meant to only where that is most of them.
+
+cpu_us     CPU time of what a worker does around a step of many sequences, without the mesh (bookkeeping.py)
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import time
 from typing import Any, NamedTuple
 
+from bench import bookkeeping
 from bench.running_mesh import RunningMesh, running_mesh
 from bench.shown import Shown
 from bench.streams import chunks
@@ -38,6 +41,9 @@ SHOWN = (
           {"naive_p50_ms": "between tokens without a draft p50, ms", "p50_ms": "with one", "added_p50_ms": "added",
            "share:.2f": "share of drafts that came so"},
           "*prepared*: the draft was there when the step began; *waited*: the step waited for it."),
+    Shown("CPU time around a step by drafts and sequences, µs", "cpu_us>*>*",
+          {"between": "between two steps", "beside": "beside a step", "loop": "in the event loop"},
+          "*useless*: `auto`, and no draft is accepted. What is done beside a step delays none on a GPU."),
 )  # fmt: skip
 
 
@@ -58,9 +64,15 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=6, help="streams of each kind, in turns")
     parser.add_argument("--method", default="suffix", help="whose drafts are asked for")
     parser.add_argument("--longest", type=int, default=4, help="longest draft")
+    parser.add_argument("--only", choices=("cpu",), help="CPU time alone, which other load moves little")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    cpu = {"cpu_us": bookkeeping.measure()}
+    return cpu if options.only else {**cpu, **_in_the_mesh(options)}
+
+
+def _in_the_mesh(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"step_ms": options.step_ms, "sleep_p50_ms": slept_ms(options.step_ms), "drafts": {}}
     for name, case in CASES.items():
         profile = {"step_ms": options.step_ms, "row_us": 0, "acceptance": case.acceptance, "vocab_size": 49152}

@@ -1,0 +1,181 @@
+"""What a worker does around steps that compute nothing: CPU microseconds of its two threads, in one process.
+
+    engine     ── launch ─┤ the step ├─ between ─ launch ─┤
+                          └ beside ┘                         answers of the last step, drafts asked ahead
+    event loop            ── loop ──                         answers become messages, and one bundle
+
+Load of others moves CPU time little, so this can be run on a busy machine. Medians over steps in which every sequence
+gets its next token; the mock engine's own time isn't counted. `drafted` (a fixed length) and `auto`: each sequence has
+a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mesh.codec import Codec
+from mesh.metrics import BusMetrics
+from mesh.outbox import Outbox
+from mesh.stream import StreamWriter
+from mesh.transport import Sent
+from services.api.drafter import Draft
+from services.api.messages import KINDS, Generate, Speculation
+from services.api.sampling import Sampling
+from services.runtime.process import YOUNG_OBJECTS
+from services.worker.engine import Engine
+from services.worker.outlet import Outlet, push_all
+from services.worker.running.mock import CYCLE, FIRST, MockRunner, Profile
+from services.worker.running.work import Result, Work
+from services.worker.scheduling.events import Answer, Arrived
+from services.worker.scheduling.limits import limits_of
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.remote import client
+
+SEQUENCES = (1, 16, 64, 256)
+# The method of each case, and what its proposer drafts in place of each right token.
+CASES: dict[str, tuple[str, Callable[[int], int]]] = {
+    "naive": ("naive", lambda token: token),
+    "drafted": ("suffix", lambda token: token),
+    "auto": ("auto", lambda token: token),
+    "useless": ("auto", lambda token: FIRST - 1),
+}
+PROMPT, LONGEST = 100, 4
+# Steps that are not counted, and those that are.
+WARM, STEPS = 40, 200
+
+
+def measure() -> dict[str, dict[str, dict[str, float]]]:
+    """By case and sequences: microseconds of CPU time a step."""
+    # As in a worker.
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+    return {name: {str(count): asyncio.run(_steps(name, count)) for count in SEQUENCES} for name in CASES}
+
+
+class Proposer:
+    """In place of the mesh's proposers: it has answered at once."""
+
+    def __init__(self, next_of: Callable[[int], int]) -> None:
+        self.clients: dict[str, Any] = {}
+        self._next_of = next_of
+        self._answers: list[client.Answer] = []
+
+    def listens(self) -> bool:
+        return True
+
+    def ask(self, asks: list[client.Ask], wait: float = 0.0, ahead: bool = False) -> bool:
+        drafts, asked = [], {}
+        for each in asks:
+            text, sequence_id = each.sequence.token_ids, each.sequence.sequence_id
+            last = (each.ahead or text)[-1]
+            tokens = [self._next_of(FIRST + (last - FIRST + 1 + at) % CYCLE) for at in range(each.budget)]
+            drafts.append((sequence_id, len(text) + len(each.ahead), Draft(tokens, "bench", 8)))
+            asked[sequence_id] = (len(text), each.ahead)
+        self._answers.append(client.Answer(drafts, asked, ahead, True, 1e-4))
+        return True
+
+    def ask_ahead(self, asks: list[client.Ask]) -> bool:
+        return self.ask(asks, ahead=True)
+
+    def look(self) -> list[client.Answer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    collect = look
+
+    def forget(self, sequence: Any, learn: bool) -> None: ...
+
+
+class Marks(NamedTuple):
+    """CPU time of the thread, in seconds, at both ends of a step's launch and of its finish."""
+
+    launch: float
+    launched: float
+    finish: float
+    finished: float
+
+
+class MarkingRunner(MockRunner):
+    def __init__(self) -> None:
+        super().__init__(Profile(acceptance=1.0), pages=1 << 15)
+        self.marks: list[Marks] = []
+        self._launched = (0.0, 0.0)
+
+    def launch(self, work: Work) -> None:
+        began = time.thread_time()
+        super().launch(work)
+        self._launched = began, time.thread_time()
+
+    def finish(self) -> Result:
+        began = time.thread_time()
+        result = super().finish()
+        # As if it had taken a millisecond: what pays depends on it.
+        result.seconds = 1e-3
+        self.marks.append(Marks(*self._launched, began, time.thread_time()))
+        return result
+
+
+class Reader:
+    """The worker's side of one connection, whose other end takes everything at once."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox(1, self._send, list, lambda: None)
+        self.bytes = 0
+
+    def _send(self, frames: Any) -> Sent:
+        self.bytes += sum(map(len, frames))
+        return Sent.SENT
+
+    def forget_writer(self, id: int) -> None: ...
+
+    def put_last(self, record: Any) -> None: ...
+
+
+async def _steps(case: str, sequences: int) -> dict[str, float]:
+    method, next_of = CASES[case]
+    runner, delivered = MarkingRunner(), list[list[Answer]]()
+    limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
+    drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]
+    engine = Engine(
+        Scheduler(limits), runner, drafts, deliver=delivered.append, failed=print, now=time.monotonic
+    )
+    reader, codec, metrics = Reader(), Codec(KINDS), BusMetrics()
+    outlets = {each: Outlet(StreamWriter(reader, each, 1 << 40, codec, metrics)) for each in range(sequences)}
+    for each in outlets:
+        engine.post(Arrived(_request(each, method), each))
+    engine._take_mail()
+    loops = []
+    for _ in range(WARM + STEPS):
+        engine.step()
+        began = time.thread_time()
+        while delivered:
+            engine.answers.taken()
+            push_all(outlets, [delivered.pop(0)])
+        reader.outbox.flush()
+        loops.append(time.thread_time() - began)
+    assert not drafts.failed
+    return _told(runner.marks, loops)
+
+
+def _request(sequence_id: int, method: str) -> Generate:
+    text = [FIRST + (sequence_id + at) % CYCLE for at in range(PROMPT)]
+    return Generate(
+        request_id=f"chatcmpl-{sequence_id:024x}", attempt=1, token_ids=text, prompt_tokens=len(text),
+        sampling=Sampling(max_tokens=8000), cache_salt=str(sequence_id),
+        speculation=Speculation(method=method, num_speculative_tokens=LONGEST),
+    )  # fmt: skip
+
+
+def _told(marks: list[Marks], loops: list[float]) -> dict[str, float]:
+    pairs = list(zip(marks, marks[1:], loops, strict=False))[WARM:]
+    # The event loop's part is done in this thread between two steps.
+    between = [after.launch - before.finished - loop for before, after, loop in pairs]
+    beside = [each.finish - each.launched for each in marks[WARM:]]
+    parts = {"between": between, "beside": beside, "loop": loops[WARM:]}
+    return {name: round(statistics.median(part) * 1e6, 1) for name, part in parts.items()}
