@@ -6,7 +6,6 @@ alike. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import replace
 
 from models.branches import branches_of, own_pages
 from services.api.drafter import NO_DRAFT, Draft
@@ -49,8 +48,7 @@ def cut(draft: Draft, count: int) -> Draft:
         return draft
     if count <= 0:
         return NO_DRAFT
-    return replace(
-        draft,
+    return draft._replace(
         tokens=draft.tokens[:count],
         parents=draft.parents[:count],
         confidence=draft.confidence[:count],
@@ -71,7 +69,7 @@ def _picked(draft: Draft, places: Items[int]) -> Draft:
         return NO_DRAFT
     tokens, parents = chosen(draft.tokens, draft.parents, places)
     confidence = [draft.confidence[place] for place in places] if draft.confidence else []
-    return replace(draft, tokens=tokens, parents=parents, confidence=confidence, probs=None)
+    return draft._replace(tokens=tokens, parents=parents, confidence=confidence, probs=None)
 
 
 def walk(tokens: Items[int], parents: Items[int], said: Items[int]) -> list[int]:

@@ -20,8 +20,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 MAX_DRAFT_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+# Of all drafts without any: nobody changes it.
+NOTHING: list[Any] = []
+
+
+class Draft(NamedTuple):
     """A guess for the tokens that follow a text.
 
     `parents` is empty for a chain; for a tree parents[i] is the index of the token before tokens[i], -1 at the root.
@@ -33,11 +36,11 @@ class Draft:
     `source` names where the draft came from, `match_length` the tokens of context it matched.
     """
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = NOTHING
     source: str = ""
     match_length: int = 0
-    parents: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
+    parents: list[int] = NOTHING
+    confidence: list[float] = NOTHING
     probs: Any = None
 
 

@@ -74,8 +74,7 @@ def joined(draft: Draft, rest: Draft) -> Draft:
     if (draft.probs is None) != (rest.probs is None):
         return draft
     both_say = draft.confidence and rest.confidence
-    return replace(
-        draft,
+    return draft._replace(
         tokens=draft.tokens + rest.tokens,
         confidence=draft.confidence + rest.confidence if both_say else [],
         probs=None if draft.probs is None else np.concatenate([draft.probs, rest.probs]),

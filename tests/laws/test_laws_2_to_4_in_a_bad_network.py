@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -45,7 +44,7 @@ def compiled() -> None:
 
 
 def with_draft(placed: PlacedDraft, **other: Any) -> list[PlacedDraft]:
-    return [placed._replace(draft=replace(placed.draft, **other))]
+    return [placed._replace(draft=placed.draft._replace(**other))]
 
 
 def sure_of_nonsense(chance: random.Random, placed: PlacedDraft) -> list[PlacedDraft]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 
 from services.api.drafter import NO_DRAFT, Draft
 from services.worker.grammar.state import GrammarState
@@ -47,7 +46,7 @@ def _draft_within(state: GrammarState, draft: Draft, longest: int) -> Draft:
     state.guess = None
     if kept == len(draft.tokens):
         return draft
-    return replace(draft, tokens=draft.tokens[:kept], confidence=draft.confidence[:kept]) if kept else NO_DRAFT
+    return draft._replace(tokens=draft.tokens[:kept], confidence=draft.confidence[:kept]) if kept else NO_DRAFT
 
 
 def _own(state: GrammarState, longest: int) -> tuple[list[int], list[float]]:

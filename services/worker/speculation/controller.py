@@ -175,7 +175,7 @@ class Controller:
             for each in drafting
             if each.acceptance is not None and each.prepared is not None
         ]
-        if self._known:
+        if any(each.acceptance is not None for each in self._known.values()):
             wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
             with_head = sum(each.head_draft for each in drafting)
@@ -191,7 +191,7 @@ class Controller:
         for (each, candidate), chosen in zip(candidates, places, strict=True):
             prepared = candidate.prepared
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
-            prepared.cost = a_row * sum(not prepared.is_of_head(place) for place in chosen)
+            prepared.cost = a_row * prepared.of_text(chosen)
             prepared.excused |= candidate.longest <= 0 or self._costs.unknown
             drafts[each.sequence.sequence_id] = self._use(each, prepared, draft)
             if chosen and each.acceptance is not None:
@@ -282,9 +282,9 @@ class Controller:
 
     def _prepare(self, known: Speculating, prepared: Prepared) -> bool:
         """Whether this draft is used: instead of the one that the sequence has, or merged with it."""
-        prepared.buckets = buckets_of(
-            prepared.confidence, tree.besides(prepared.parents) if prepared.parents else ()
-        )
+        if known.acceptance is not None:
+            beside = tree.besides(prepared.parents) if prepared.parents else ()
+            prepared.buckets = buckets_of(prepared.confidence, beside)
         old = known.prepared
         if known.merges(prepared):
             self._merge(known, prepared)
@@ -358,7 +358,7 @@ class Controller:
         compared = prepared.compared(verdict.tokens)
         if known.acceptance is not None:
             if drafted.tokens:
-                taken = sum(not prepared.is_of_head(place) for place in prepared.path(verdict.tokens)[:accepted])
+                taken = prepared.of_text(prepared.path(verdict.tokens)[:accepted])
                 prepared.brought += taken * self._costs.token_seconds - prepared.cost
             known.acceptance.learn(prepared, *compared)
         goes_on = prepared.follow(verdict.tokens)

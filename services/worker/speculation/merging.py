@@ -65,7 +65,7 @@ class _Nodes:
             self.sources.append(HEAD)
         if chance > self.chances[node]:
             self.chances[node], self.confidence[node] = chance, prepared.confidence[place]
-            self.sources[node] = HEAD if prepared.is_of_head(place) else _source(prepared, place)
+            self.sources[node] = _source(prepared, place) if prepared.of_text([place]) else HEAD
         return node
 
     def ordered(self) -> tuple[list[int], list[int], list[int]]:

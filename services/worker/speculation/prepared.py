@@ -11,7 +11,6 @@ one of the head (merging.py) each token has a source. Knows no sequence and no c
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from itertools import takewhile
 from typing import Literal
 
 from services.api import draft_tree as tree
@@ -83,9 +82,11 @@ class Prepared:
         found = {self.sources[place] for place in places}
         return "+".join([self.head_source] * (HEAD in found) + sorted(each for each in found if each is not HEAD))
 
-    def is_of_head(self, place: int) -> bool:
-        """Whether the worker's head drafted this token."""
-        return self.sources[place] is HEAD if self.sources else self.way == "head"
+    def of_text(self, places: Items[int]) -> int:
+        """How many of the tokens at these places the worker's head did not draft."""
+        if self.sources:
+            return sum(self.sources[place] is not HEAD for place in places)
+        return 0 if self.way == "head" else len(places)
 
     def first_path(self) -> Items[int]:
         """The places of what is left of a chain, or of the first path of a tree."""
@@ -114,16 +115,8 @@ class Prepared:
         if self.parents:
             return self._follow_tree(tokens)
         begin = self.at
-        end = begin + len(tokens)
-        mine = self.tokens[begin:end]
-        if mine == tokens:
-            self.at = end
-            return end < len(self.tokens)
-        for mine_token, token in zip(mine, tokens, strict=False):
-            if mine_token != token:
-                break
-            self.at += 1
-        return False
+        self.at += _common(self.tokens[begin : begin + len(tokens)], tokens)
+        return self.at == begin + len(tokens) < len(self.tokens)
 
     def _follow_tree(self, tokens: list[int]) -> bool:
         path = tree.walk(self.tokens, self.parents, tokens)
@@ -142,12 +135,11 @@ class Prepared:
         self.buckets = [self.buckets[place] for place in places] if self.buckets else []
         self.sources = [self.sources[place] for place in places] if self.sources else []
 
-    def path(self, tokens: list[int]) -> list[int]:
+    def path(self, tokens: list[int]) -> Items[int]:
         """The places of what agrees with these tokens of the text."""
         if self.parents:
             return tree.walk(self.tokens, self.parents, tokens)
-        pairs = zip(self.tokens[self.at :], tokens, strict=False)
-        return [self.at + place for place, _ in enumerate(takewhile(lambda pair: pair[0] == pair[1], pairs))]
+        return range(self.at, self.at + _common(self.tokens[self.at : self.at + len(tokens)], tokens))
 
     def compared(self, tokens: list[int]) -> tuple[list[int], list[int]]:
         """The text continues with these tokens: the places of guessed tokens that were right, and of those that were
@@ -156,10 +148,18 @@ class Prepared:
         if not self.parents:
             at = self.at + len(path)
             wrong = [at] if len(path) < len(tokens) and self.certain <= at < len(self.tokens) else []
-            return [place for place in path if place >= self.certain], wrong
+            return list(range(max(self.at, self.certain), at)), wrong
         parents = {-1, *path} if len(path) < len(tokens) else {-1, *path[:-1]}
         seen = [place for place in range(self.certain, len(self.tokens)) if self.parents[place] in parents]
         return [place for place in seen if place in path], [place for place in seen if place not in path]
+
+
+def _common(drafted: list[int], said: list[int]) -> int:
+    """How many tokens are the same from the beginning on."""
+    most = min(len(drafted), len(said))
+    if drafted[:most] == said[:most]:
+        return most
+    return next(place for place in range(most) if drafted[place] != said[place])
 
 
 def prepare(draft: Draft, begins: int, ahead: list[int], text: list[int], way: Way) -> Prepared | None:

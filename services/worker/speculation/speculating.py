@@ -3,7 +3,6 @@ drafts have brought it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
@@ -55,7 +54,7 @@ class Speculating:
     def readable(self, draft: Draft) -> Draft:
         """With `auto` how much of a draft is verified depends on its tokens: what is left isn't distributed as it was
         drawn. Verified as certain, the text keeps its distribution however tokens were chosen."""
-        return draft if self.acceptance is None or draft.probs is None else replace(draft, probs=None)
+        return draft if self.acceptance is None or draft.probs is None else draft._replace(probs=None)
 
     def expected(self, prepared: Prepared) -> float:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
@@ -44,7 +43,7 @@ def test_what_is_packed_comes_out_again() -> None:
         assert len(received) == len(drafts)
         for mine, theirs in zip(drafts, received, strict=True):
             assert theirs[:2] == mine[:2]
-            assert dataclasses.replace(theirs.draft, probs=None) == dataclasses.replace(mine.draft, probs=None)
+            assert theirs.draft._replace(probs=None) == mine.draft._replace(probs=None)
             if mine.draft.probs is None:
                 assert theirs.draft.probs is None
             else:

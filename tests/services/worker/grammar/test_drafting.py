@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def test_a_draft_is_cut_where_it_leaves_the_grammar(grammars: Grammars, ids_of: 
     right, wrong = ids_of("some words"), ids_of("!")
     draft = Draft(right + wrong + right, "ngram", 3, confidence=[0.5] * (2 * len(right) + len(wrong)))
     cut = drafted(GrammarState(regex("[a-z ]+"), grammars, ENDS), draft)
-    assert cut == replace(draft, tokens=right, confidence=[0.5] * len(right))
+    assert cut == draft._replace(tokens=right, confidence=[0.5] * len(right))
 
 
 def test_of_two_drafts_the_longer_one_is_taken(answer: GrammarState, ids_of: Ids) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -547,7 +546,7 @@ def test_auto_reads_no_probabilities_because_it_drops_tokens_for_what_they_are(m
         sequence_id, length, draft = plain(ask)
         probs = np.zeros((len(draft.tokens), Profile().vocab_size), np.float32)
         probs[range(len(draft.tokens)), draft.tokens] = 1.0
-        return sequence_id, length, dataclasses.replace(draft, probs=probs)
+        return sequence_id, length, draft._replace(probs=probs)
 
     world.proposer.draft = sampled  # type: ignore[method-assign]
     world.proposer.ask_ahead = lambda asks: False  # type: ignore[method-assign]

@@ -3,7 +3,6 @@ and counted, and the text is that without drafts."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def _last_token(token: int) -> Lie:
     """Behind tokens that are as they should be."""
 
     def lie(draft: Draft) -> Draft:
-        return dataclasses.replace(draft, tokens=[*draft.tokens[:-1], token])
+        return draft._replace(tokens=[*draft.tokens[:-1], token])
 
     return lie
 
@@ -34,7 +33,7 @@ def _last_row(change: Callable[[torch.Tensor, int], object]) -> Lie:
     def lie(draft: Draft) -> Draft:
         probs = draft.probs.clone()
         change(probs[-1], draft.tokens[-1])
-        return dataclasses.replace(draft, probs=probs)
+        return draft._replace(probs=probs)
 
     return lie
 
@@ -57,7 +56,7 @@ def _impossible(row: torch.Tensor, token: int) -> None:
 
 
 def _shape(of: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
-    return lambda draft: dataclasses.replace(draft, probs=of(draft.probs))
+    return lambda draft: draft._replace(probs=of(draft.probs))
 
 
 LIES: dict[str, Lie] = {
