@@ -7,8 +7,8 @@ draft     hand out prepared drafts; this alone may wait for more (speculation/)
 run       the runner takes Work and returns Result, both plain values (running/); meanwhile the proposer is asked for
           the next drafts
 commit    the scheduler and the controller of drafts take the result
-emit      tokens and ends go out, for all sequences in one call; on a GPU while the next step runs, because the event
-          loop, which sends them, takes the interpreter from this thread
+emit      tokens and ends go out, for all sequences in one call, and costs are learned; on a GPU while the next step
+          runs, because the event loop, which sends them, takes the interpreter from this thread
 head      the worker's head drafts for the next step; meanwhile the proposer does
 
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
@@ -69,6 +69,8 @@ class Engine:
         self._lending = lending
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._stopping = False
+        # The last step, as long as nothing has been learned of it.
+        self._unlearned: tuple[Work, Result] | None = None
         # When the last step was completed, or work began; None while there is none.
         self._progress_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -122,8 +124,9 @@ class Engine:
         out = self.scheduler.handle(events.StepDone(result))
         self.drafts.commit(work, result)
         self._collect(out)
+        self._unlearned = work, result
         if self._runner.drafters or not self._runner.elsewhere or not self.scheduler.has_work:
-            self.answers.send()
+            self._emit()
         if self._runner.drafters:
             self.drafts.ask_beside(work)
             self.drafts.take_head(work, self._runner.draft())
@@ -134,15 +137,23 @@ class Engine:
     def _compute(self, work: Work) -> Result:
         began = self._now()
         self._runner.launch(work)
-        self.answers.send()
+        self._emit()
         self.drafts.ask_ahead(work)
         result = self._runner.finish()
         self._progress_at = ended = self._now()
-        self._observe(size_of(work.items)[0], result.seconds)
         self._record(work, result)
         if self._timelines.records:
             self._timelines.stepped(work, result, began, ended)
         return result
+
+    def _emit(self) -> None:
+        """What the next step doesn't need of the last one."""
+        self.answers.send()
+        if self._unlearned is not None:
+            (work, result), self._unlearned = self._unlearned, None
+            size = size_of(work.items)
+            self._observe(size.rows, result.seconds)
+            self.drafts.learn(work, result, size)
 
     def _take_mail(self) -> None:
         """Handle all waiting events; wait for one if there is nothing else to do."""

@@ -49,11 +49,11 @@ def encoded(step: Step) -> bytes:
 def decoded(frame: bytes) -> Step:
     """Raises msgspec.ValidationError or DecodeError, both ValueErrors, for what isn't a step."""
     step = _DECODER.decode(frame)
-    for item in step.work.items:
+    for index, item in enumerate(step.work.items):
         if item.draft.probs is not None:
             probs = msgspec.convert(item.draft.probs, Probs)
             rows = np.frombuffer(probs.rows, np.float32).reshape(-1, probs.width)
-            item.draft = item.draft._replace(probs=rows)
+            step.work.items[index] = item._replace(draft=item.draft._replace(probs=rows))
     return step
 
 

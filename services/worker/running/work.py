@@ -36,8 +36,11 @@ class NewSequence:
     pooling: str = ""
 
 
-@dataclass(slots=True)
-class SequenceWork:
+# Of all work without any: nobody changes it.
+NO_TOKENS: list[int] = []
+
+
+class SequenceWork(NamedTuple):
     """One sequence's rows of a step: `tokens` of the text, at positions start.., then its draft. Keys and values go to
     `pages`, which cover all positions up to the last one that can be accepted.
 
@@ -61,7 +64,7 @@ class SequenceWork:
     draft: Draft = NO_DRAFT
     next_budget: int = 0
     next_floor: float = 0.0
-    scored: list[int] = field(default_factory=list)
+    scored: list[int] = NO_TOKENS
     pooled: int = 0
 
     @property
@@ -148,13 +151,19 @@ class Drafted:
     reading_seconds: float = 0.0
 
 
-def size_of(items: list[SequenceWork]) -> tuple[int, int]:
+class Size(NamedTuple):
     """Rows of a step, and its context: the tokens that its sequences attend to, once more for each branch of a tree."""
+
+    rows: int
+    context: int
+
+
+def size_of(items: list[SequenceWork]) -> Size:
     rows = context = 0
     for item in items:
-        count = item.rows
+        draft = item.draft
+        count = len(item.tokens) + len(draft.tokens)
         rows += count
-        parents = item.draft.parents
         text = item.start + count
-        context += text * len(branches_of(parents)) if parents else text
-    return rows, context
+        context += text * len(branches_of(draft.parents)) if draft.parents else text
+    return Size(rows, context)

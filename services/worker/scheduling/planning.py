@@ -16,7 +16,7 @@ import msgspec
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
-from services.worker.running.work import DraftBudget, SequenceWork
+from services.worker.running.work import NO_TOKENS, DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
 from services.worker.scheduling.rows import enough_for_a_step, most_for_drafts, share_chunks, wanted_rows
@@ -31,17 +31,13 @@ LOOKED_AT = 64
 
 class Planned(msgspec.Struct, gc=False):
     """One sequence's part of a step: `count` tokens of its text from `start` on. With `verify` these reach the end of
-    the text, and the step gives at least one token."""
+    the text, and the step gives at least one token. `drafts`: it may have a draft."""
 
     sequence: Sequence
     start: int
     count: int
     verify: bool
-
-    @property
-    def drafts(self) -> bool:
-        """Whether it may have a draft."""
-        return self.verify and self.count == 1 and self.sequence.wants_draft
+    drafts: bool
 
 
 class Plan(msgspec.Struct):
@@ -154,11 +150,16 @@ class Planner:
         return found.pages + taken
 
     def advanced(self, sequence: Sequence) -> None:
-        """More of its text has been computed."""
+        """More of its text has been computed. Of an answer most steps end before anybody has to hear of it."""
+        if sequence.computed < sequence.milestone:
+            return
         self.sharing.advanced(sequence)
         self.waiting.leader_is_at(sequence, sequence.computed)
         if sequence.length >= sequence.charge_at:
             self.waiting.charge_answer(sequence)
+        if sequence.computed >= sequence.arrival_length - 1:
+            page_end = sequence.computed - sequence.computed % self.limits.page_tokens + self.limits.page_tokens
+            sequence.milestone = min(page_end, sequence.charge_at - 1)
 
     def preempt(self, sequence: Sequence) -> None:
         self._stop_running(sequence)
@@ -202,24 +203,24 @@ class Planner:
             enough = enough_for_a_step(len(self.running)) if ends else None
             chunks = share_chunks(wanted, rows - len(self.running) - kept, enough)
         items: list[Planned] = []
-        # In order: a sequence can take pages only from those behind it, which aren't planned yet.
-        index = 0
-        while index < len(self.running):
-            sequence = self.running[index]
-            index += 1
-            count = 1 + chunks.get(sequence.sequence_id, 0)
-            start = sequence.computed
-            if self._make_room(sequence, start + count):
-                items.append(Planned(sequence, start, count, count == sequence.missing))
-        free = rows - sum(item.count for item in items)
+        free = rows
+        # In order: a sequence can take pages only from those behind it, which aren't planned yet; preempted ones leave
+        # the end of the list.
+        for sequence in self.running:
+            start, count = sequence.computed, 1
+            if chunks:
+                count += chunks.get(sequence.sequence_id, 0)
+            end = start + count
+            if end <= sequence.room or self._make_room(sequence, end):
+                verify = end == len(sequence.token_ids)
+                items.append(Planned(sequence, start, count, verify, verify and count == 1 and sequence.wants_draft))
+                free -= count
         return Plan(items, min(draft_rows, free), copies)
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
         """Get pages for the first `end` tokens, preempting from the end of the order; False: the sequence itself was
         preempted."""
         page_tokens = self.limits.page_tokens
-        if end <= sequence.room:
-            return True
         needed = -(-end // page_tokens) - len(sequence.pages)
         while (pages := self.pages.take(needed)) is None:
             if self.held.release_all():
@@ -240,30 +241,30 @@ class Planner:
         work: list[SequenceWork] = []
         self._drafted = 0
         for item in plan.items:
-            sequence, end = item.sequence, item.start + item.count
-            draft = drafts.get(sequence.sequence_id, NO_DRAFT) if item.drafts else NO_DRAFT
+            sequence, start = item.sequence, item.start
+            sequence_id, end = sequence.sequence_id, start + item.count
+            draft = drafts.get(sequence_id, NO_DRAFT) if item.drafts else NO_DRAFT
             if draft.tokens:
-                draft = tree.cut(draft, min(rows, len(draft.tokens)))
+                draft = tree.cut(draft, rows)
                 if draft.parents:
-                    draft, taken = tree.fitting(draft, item.start, self.limits.page_tokens, branch_pages)
+                    draft, taken = tree.fitting(draft, start, self.limits.page_tokens, branch_pages)
                     branch_pages -= taken
                 reach = min(tree.reach(draft), sequence.longest_draft)
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
                 rows -= len(draft.tokens)
                 self._drafted += len(draft.tokens)
-            budget, floor = budgets.get(sequence.sequence_id, NO_BUDGET)
+            budget, floor = budgets.get(sequence_id, NO_BUDGET) if budgets else NO_BUDGET
             if budget:
                 # After the draft and the token behind it.
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
-            tokens, pages = sequence.token_ids[item.start : end], sequence.pages[:]
-            scored = sequence.to_score(item.start, end) if sequence.scores else []
-            pooled = sequence.to_pool(item.start, end)
+            tokens, pages = sequence.token_ids[start:end], sequence.pages[:]
+            scored, pooled = NO_TOKENS, 0
+            if start < sequence.prompt_tokens:
+                scored, pooled = sequence.to_score(start, end), sequence.to_pool(start, end)
             work.append(
-                SequenceWork(
-                    sequence.sequence_id, tokens, item.start, pages, item.verify, draft, budget, floor, scored, pooled
-                )
-            )  # fmt: skip
+                SequenceWork(sequence_id, tokens, start, pages, item.verify, draft, budget, floor, scored, pooled)
+            )
         return work
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from services.api.drafter import Draft
 from services.api.messages import Finished
 from services.api.methods import AUTO
-from services.worker.running.work import DraftBudget, NewSequence, Verdict, Work
+from services.worker.running.work import DraftBudget, NewSequence, Result, SequenceWork, Verdict, Work
 from services.worker.scheduling.arrival import failed, make_sequence, refusal
 from services.worker.scheduling.events import (
     Arrived,
@@ -63,7 +63,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._deadlines: Queue[Sequence] = Queue()
         self._plan: Plan | None = None
-        self._drafts: list[Draft] = []
+        self._placed: list[SequenceWork] = []
         # Sequences that the runner knows and that have ended since the last step.
         self._ended: list[int] = []
         self._out: list[Output] = []
@@ -155,7 +155,7 @@ class Scheduler:
         draft after it, by sequence."""
         assert self._plan is not None
         items = self.planner.place(self._plan, drafts, budgets)
-        self._drafts = [item.draft for item in items]
+        self._placed = items
         new = [self._introduced(item.sequence) for item in self._plan.items if not item.sequence.introduced]
         ended, self._ended = self._ended, []
         return Work(items, new, ended, self._plan.copies)
@@ -170,15 +170,19 @@ class Scheduler:
 
     def _step_done(self, event: StepDone) -> None:
         plan, self._plan = self._plan, None
-        assert plan is not None and len(event.result.verdicts) == len(plan.items), "one verdict for each item"
-        scores = event.result.prompt_logprobs
-        for item, verdict, draft in zip(plan.items, event.result.verdicts, self._drafts, strict=True):
-            sequence = item.sequence
-            if sequence.scores and (scored := scores.get(sequence.sequence_id)) is not None:
+        result, placed = event.result, self._placed
+        assert plan is not None and len(result.verdicts) == len(plan.items), "one verdict for each item"
+        if result.prompt_logprobs or result.embeddings:
+            self._take_of_prompts(plan, result)
+        for item, verdict, work in zip(plan.items, result.verdicts, placed, strict=True):
+            self._commit(item, verdict, work.draft)
+
+    def _take_of_prompts(self, plan: Plan, result: Result) -> None:
+        """What the step computed of prompts beside keys and values."""
+        for sequence in (item.sequence for item in plan.items):
+            if (scored := result.prompt_logprobs.get(sequence.sequence_id)) is not None:
                 self._out += [Emit(sequence.sequence_id, tokens) for tokens in sequence.told_of_prompt(scored)]
-            if sequence.pooling:
-                sequence.embedding = event.result.embeddings.get(sequence.sequence_id, b"")
-            self._commit(item, verdict, draft)
+            sequence.embedding = result.embeddings.get(sequence.sequence_id, sequence.embedding)
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:
         sequence = item.sequence

@@ -24,6 +24,9 @@ from services.api.strategies import Verification
 from services.worker.running.positions import Positions
 from services.worker.running.work import Logprob, Verdict
 
+# Of a step without a draft.
+OWN_TOKEN = Run(length=1, drafted=0, accepted=0)
+
 
 def no_pages() -> array[int]:
     return array("i")
@@ -38,15 +41,19 @@ class SequenceState(enum.Enum):
 class Tally:
     """Counts of verify steps, shared by all sequences of one proposer and strategy, since the start."""
 
-    __slots__ = ("accepted", "accepted_at", "drafted", "drafts", "empty", "steps")
+    __slots__ = ("accepted", "accepted_at", "drafted", "drafts", "empty")
 
     def __init__(self) -> None:
-        self.steps = 0
+        # Steps without and with a draft.
         self.empty = 0
         self.drafts = 0
         self.drafted = 0
         self.accepted = 0
         self.accepted_at = Positions()
+
+    @property
+    def steps(self) -> int:
+        return self.empty + self.drafts
 
 
 class Sequence:
@@ -83,6 +90,8 @@ class Sequence:
         self.charged: int | None = None
         self.found_tokens = 0
         self.charge_at = 0
+        # Computed tokens at which its next page is full, or more are charged; 0 as long as its prompt is computed.
+        self.milestone = 0
         self.token_ids: list[int] = list(generate.token_ids)
         # Tokens whose keys and values are in `pages`; always fewer than the text has.
         self.computed = 0
@@ -126,8 +135,8 @@ class Sequence:
         # The drafter in the worker that drafts for it; "": the proposer.
         self.drafter = drafter
         self.tally = tally
-        self.steps = 0
         self.empty_steps = 0
+        self.drafts = 0
         self.drafted = 0
         self.accepted = 0
         self.accepted_at = Positions()
@@ -196,7 +205,7 @@ class Sequence:
     def waiting_to_running(self, pages: list[int], page_tokens: int, computed: int) -> None:
         assert self.state is SequenceState.WAITING and not self.pages and computed < len(self.token_ids)
         self.state = SequenceState.RUNNING
-        self.computed = computed
+        self.computed, self.milestone = computed, 0
         self.give_pages(pages, page_tokens)
 
     def give_pages(self, pages: list[int], page_tokens: int) -> None:
@@ -244,7 +253,6 @@ class Sequence:
         The tokens are cut where decoding without drafts would have ended: at the limit, and at a stop id, which is not
         sent. Rejected drafts are rolled back here, and only here: `computed` becomes one less than the text.
         """
-        drafted = len(draft.tokens)
         tokens = verdict.tokens
         text = self.token_ids
         before = len(text)
@@ -255,33 +263,36 @@ class Sequence:
         if not self.stop_ids.isdisjoint(tokens):
             tokens = self._until_stop(tokens, before)
             seen = len(tokens) + (self.stop_token is not None)
-        # Draft tokens after the cut don't count as accepted.
-        accepted = min(verdict.accepted, seen)
-        if self.verifying:
-            self._count(draft, accepted)
+        if draft.tokens:
+            # Draft tokens after the cut don't count as accepted.
+            self._count(draft, min(verdict.accepted, seen))
+        elif self.verifying:
+            self.empty_steps += 1
+            self.tally.empty += 1
         self.verifying = True
         text += tokens
         self.computed = len(text) - 1
         if not tokens:
             return None
         logprobs = verdict.logprobs
-        accepted = min(accepted, len(tokens))
         return Tokens(
             request_id=self.request_id,
             attempt=self.attempt,
             seq=before - self.prompt_tokens,
             ids=tokens,
-            runs=[
-                Run(
-                    length=len(tokens),
-                    drafted=drafted,
-                    accepted=accepted,
-                    source=draft.source,
-                    match_length=draft.match_length,
-                    rejected=_rejected(draft, tokens[:accepted]) if self.shows_rejected else [],
-                )
-            ],
+            runs=[self._run(tokens, draft, verdict.accepted) if draft.tokens else OWN_TOKEN],
             logprobs=None if logprobs is None else [_sent(each) for each in logprobs[: len(tokens)]],
+        )
+
+    def _run(self, tokens: list[int], draft: Draft, accepted: int) -> Run:
+        accepted = min(accepted, len(tokens))
+        return Run(
+            length=len(tokens),
+            drafted=len(draft.tokens),
+            accepted=accepted,
+            source=draft.source,
+            match_length=draft.match_length,
+            rejected=_rejected(draft, tokens[:accepted]) if self.shows_rejected else [],
         )
 
     def _until_stop(self, tokens: list[int], before: int) -> list[int]:
@@ -293,14 +304,9 @@ class Sequence:
         return tokens
 
     def _count(self, draft: Draft, accepted: int) -> None:
-        """One more verify step."""
+        """One more verified draft."""
         tally, drafted = self.tally, len(draft.tokens)
-        self.steps += 1
-        tally.steps += 1
-        if drafted == 0:
-            self.empty_steps += 1
-            tally.empty += 1
-            return
+        self.drafts += 1
         tally.drafts += 1
         tally.drafted += drafted
         tally.accepted += accepted
@@ -319,7 +325,7 @@ class Sequence:
         return SpeculationStats(
             method=self.method,
             verify_strategy=self.verification.strategy,
-            steps=self.steps,
+            steps=self.empty_steps + self.drafts,
             empty=self.empty_steps,
             drafted=self.drafted,
             accepted=self.accepted,

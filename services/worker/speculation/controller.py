@@ -3,7 +3,8 @@
     draft       take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
                 many tokens of each prepared draft into the step as pay (draft_rows.py)
     ask_ahead   while the step runs, ask for what follows if its drafts are accepted
-    commit      move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
+    commit      move prepared drafts along the text, or drop them; learn acceptance and benefits
+    learn       the step's cost, and counts of its drafts
     ask_beside  for sequences that the worker's head is about to draft for, ask for text drafts, too
     take_head   the drafts of the worker's head
 
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
 from services.api.methods import AUTO
-from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Verdict, Work, size_of
+from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Size, Verdict, Work
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
@@ -79,8 +80,9 @@ class Controller:
         self._making = 0.0
         # Whether text drafts were asked for while the worker's head drafted.
         self._asked_beside = False
-        # Costs of the running step.
+        # Costs of the running step, and the weighed drafts that it verifies, until they are counted.
         self._costs = Costs(0, True, [])
+        self._chosen: list[tuple[str, Prepared, list[int], list[float]]] = []
 
     def check_idle(self) -> None:
         assert not self._known, "no drafts are prepared for sequences that have ended"
@@ -196,7 +198,7 @@ class Controller:
             drafts[each.sequence.sequence_id] = self._use(each, prepared, draft)
             if chosen and each.acceptance is not None:
                 each.acceptance.drafted(len(chosen))
-            self.counts.expected(draft.source, prepared, chosen, candidate.chances)
+            self._chosen.append((draft.source, prepared, chosen, candidate.chances))
         self.counts.ways["none"] += len(drafting) - len(drafts)
         return drafts
 
@@ -215,6 +217,9 @@ class Controller:
 
     def ask_ahead(self, work: Work) -> None:
         """Ask for what follows if all of the step's drafts are accepted; for a tree, its first path."""
+        for each in self._chosen:
+            self.counts.expected(*each)
+        self._chosen.clear()
         if self._rest.rests or not self._known or not self.client.listens():
             self._rest.begin(len(work.items))
             return
@@ -310,20 +315,25 @@ class Controller:
     # After a step ---------------------------------------------------------------------------------------
 
     def commit(self, work: Work, result: Result) -> None:
-        """Learn from a step. The texts contain its tokens already."""
-        if result.seconds > 0:
-            # Rows of a prompt that is scored or pooled cost more than others.
-            if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
-                self.cost_model.learn(*size_of(work.items), result.seconds)
-            self._probes.passed(result.seconds)
+        """The texts contain the step's tokens already."""
         if self._rest.rests:
             return
-        if result.seconds > 0:
-            self.counts.took(work.items, result, self.cost_model)
         for item, verdict in zip(work.items, result.verdicts, strict=True):
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
                 self._follow(known, item, verdict)
+
+    def learn(self, work: Work, result: Result, size: Size) -> None:
+        """What the step cost, and what came of its drafts. Called behind `commit`, perhaps while the next step runs."""
+        for item, verdict in zip(work.items, result.verdicts, strict=True):
+            if item.draft.tokens and verdict is not None and verdict.tokens:
+                self.counts.verified(item.draft, verdict.accepted)
+        if result.seconds > 0:
+            # Rows of a prompt that is scored or pooled cost more than others.
+            if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
+                self.cost_model.learn(*size, result.seconds)
+            self._probes.passed(result.seconds)
+            self.counts.took(work.items, result, self.cost_model)
 
     def ask_beside(self, work: Work) -> None:
         """The worker's head is about to draft: ask for text drafts of the same sequences now, and not when the
@@ -350,7 +360,6 @@ class Controller:
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
         if drafted.tokens:
-            self.counts.verified(drafted, accepted)
             first = tree.first_places(drafted.parents) if drafted.parents else drafted.tokens
             known.all_accepted = accepted >= len(first)
         if prepared is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from services.api.drafter import Draft
-from services.worker.running.work import DraftBudget, Drafted, Result, Work
+from services.worker.running.work import DraftBudget, Drafted, Result, Size, Work
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.controller import Controller
@@ -33,6 +33,9 @@ class GuardedController:
 
     def commit(self, work: Work, result: Result) -> None:
         self._guard(None, self.controller.commit, work, result)
+
+    def learn(self, work: Work, result: Result, size: Size) -> None:
+        self._guard(None, self.controller.learn, work, result, size)
 
     def ask_beside(self, work: Work) -> None:
         self._guard(None, self.controller.ask_beside, work)

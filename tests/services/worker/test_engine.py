@@ -16,7 +16,7 @@ from services.worker.deliveries import HANDED_OVER
 from services.worker.engine import Engine
 from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import Result, Work
+from services.worker.running.work import Result, Size, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.planning import Plan
@@ -83,6 +83,9 @@ class World:
     def commit(self, work: Work, result: Result) -> None:
         self.calls.append("commit")
 
+    def learn(self, work: Work, result: Result, size: Size) -> None:
+        self.calls.append("learn")
+
     def forget(self, sequence: Any, learn: bool) -> None:
         self.calls.append("forget")
 
@@ -144,9 +147,9 @@ def test_a_steps_tokens_go_out_while_the_next_one_runs_and_the_last_ones_at_once
     runner.go.set()
     world.until(lambda: len(world.ends()) == 1)
     world.stop()
-    step = ["draft", "launch", "emit", "ask ahead", "finish", "commit"]
-    first = [call for call in step if call != "emit"]
-    assert world.calls == [*first, *step, *step, "forget", "emit"]
+    step = ["draft", "launch", "emit", "learn", "ask ahead", "finish", "commit"]
+    first = [call for call in step if call not in ("emit", "learn")]
+    assert world.calls == [*first, *step, *step, "forget", "emit", "learn"]
 
 
 def test_the_answers_of_a_step_are_delivered_in_one_call() -> None:

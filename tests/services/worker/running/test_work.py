@@ -89,7 +89,7 @@ def test_probabilities_of_drafts_come_back_on_either_side(kind: str) -> None:
     }[kind]  # fmt: skip
     expected = np.asarray(given.float() if isinstance(given, torch.Tensor) else given, np.float32)
     step = a_step()
-    step.work.items[1].draft = CHAIN._replace(probs=given)
+    step.work.items[1] = step.work.items[1]._replace(draft=CHAIN._replace(probs=given))
     again = decoded(encoded(step))
     draft = again.work.items[1].draft
     assert draft.probs.dtype == np.float32 and np.array_equal(draft.probs, expected)
@@ -109,6 +109,7 @@ def test_probabilities_of_drafts_come_back_on_either_side(kind: str) -> None:
 )
 def test_invalid_probabilities_are_refused(probs: Any) -> None:
     frame = msgspec.msgpack.decode(encoded(a_step()))
-    frame["work"]["items"][1]["draft"][-1] = probs
+    *draft, _ = frame["work"]["items"][1][SequenceWork._fields.index("draft")]
+    frame["work"]["items"][1][SequenceWork._fields.index("draft")] = [*draft, probs]
     with pytest.raises(ValueError):
         decoded(msgspec.msgpack.encode(frame))

@@ -246,6 +246,18 @@ def test_nobody_gives_way_where_there_are_no_pages_for_who_comes() -> None:
     worker.scheduler.check_idle()
 
 
+def test_a_long_answer_is_charged_further_as_soon_as_it_has_used_up_what_was_charged() -> None:
+    worker = Worker(limits(page_tokens=512, pages=2))
+    worker.send(of("a", prompt=4, answer=3 * ANSWER))
+    worker.step()
+    [sequence] = worker.scheduler.running
+    while sequence.generated < ANSWER - 1:
+        worker.step()
+    assert sequence.charged == 4 + ANSWER
+    worker.step()
+    assert sequence.charged == 4 + 2 * ANSWER
+
+
 def test_keys_that_come_and_go_leave_no_memory_behind() -> None:
     shares: Shares[int] = Shares()
     for number in range(5 * MOST_IDLE):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.api.drafter import Draft
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import Drafted, NewSequence, Result, Work
+from services.worker.running.work import Drafted, NewSequence, Result, Work, size_of
 from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
@@ -108,6 +108,7 @@ class World:
         self.seconds += result.seconds
         out = self.scheduler.handle(StepDone(result))
         self.controller.commit(self.work, result)
+        self.controller.learn(self.work, result, size_of(self.work.items))
         self.end(out)
         return [len(item.draft.tokens) for item in self.work.items]
 
@@ -306,6 +307,7 @@ def test_a_draft_of_the_workers_head_is_used_in_the_next_step_without_the_propos
         result = Result(verdicts, 0.01)
         world.scheduler.handle(StepDone(result))
         world.controller.commit(work, result)
+        world.controller.learn(work, result, size_of(work.items))
         world.controller.ask_beside(work)
         world.controller.take_head(work, Drafted([Draft(cycle(verdict.tokens[-1], 8), "toy")]))
     assert not world.proposer.waited and not world.proposer.ahead
@@ -349,6 +351,7 @@ class Head:
             result = Result([verdict], 0.01)
             world.scheduler.handle(StepDone(result))
             world.controller.commit(work, result)
+            world.controller.learn(work, result, size_of(work.items))
             world.controller.ask_beside(work)
             world.controller.take_head(work, Drafted([draft], self.seconds * len(tokens) + reading, reading))
         return accepted

@@ -30,6 +30,7 @@ ACTS: dict[str, Any] = {
     "draft": lambda guarded: guarded.draft(Plan([], 0, [])) == ({}, {}),
     "ask_ahead": lambda guarded: guarded.ask_ahead(None) is None,
     "commit": lambda guarded: guarded.commit(None, None) is None,
+    "learn": lambda guarded: guarded.learn(None, None, None) is None,
     "forget": lambda guarded: guarded.forget(None, False) is None,
     "move_to": lambda guarded: guarded.move_to("x") is None,
     "tell": lambda guarded: guarded.tell() is False,
