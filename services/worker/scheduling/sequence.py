@@ -57,6 +57,17 @@ class Tally:
 
 
 class Sequence:
+    # Python is slow with the attributes of an object that has more than thirty of them in a dictionary.
+    __slots__ = (
+        "accepted", "accepted_at", "arrival_length", "attempt", "cached_tokens", "charge_at", "charged",
+        "computed", "deadline", "draft_length", "drafted", "drafted_at", "drafter", "drafts", "embedding",
+        "empty_steps", "end_reason", "entered", "forces_text", "found_tokens", "generate", "introduced",
+        "keys", "lent", "limit", "method", "milestone", "min_length", "order", "pages", "pool_from",
+        "pooling", "prompt_key", "prompt_offered", "prompt_tokens", "request_id", "room", "sampling",
+        "scored", "sequence_id", "shows_rejected", "state", "stop_ids", "stop_token", "tally", "token_ids",
+        "trees", "verification", "verifying",
+    )  # fmt: skip
+
     def __init__(
         self,
         *,
