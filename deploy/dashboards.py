@@ -119,6 +119,10 @@ SERVING = (
               (rate("specmesh:key_requests_refused_total", "key, limit"), "{{key}}: {{limit}}"), quiet="none."),
     ),
     graphs(
+        "Traces",
+        panel("Spans of traces", "short", (rate("specmesh:trace_spans_total", "result"), "{{result}}"), quiet="none."),
+    ),
+    graphs(
         "Waiting",
         panel("Requests", "short", ("sum(specmesh:door_requests_running)", "admitted"),
               ("sum(specmesh:num_requests_running)", "in the batch"),

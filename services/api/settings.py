@@ -26,6 +26,7 @@ from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.hosts import origins_of
 from services.api.methods import AUTO, COMPILED, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS, PLAIN, lengths_of_heads
 from services.api.nodes import WORKER_NODE, meeting_endpoint, problems_of
+from services.api.otlp import VARIABLES, origin_of_standard, standard, traces_url
 from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
 from services.api.pooling import POOLINGS
@@ -102,6 +103,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("kept_responses_mb", 64, "Maximum memory for kept answers and their conversations, in MiB, shared equally by the API keys", low=1, high=1048576, roles="streamer"),
     _row("kept_responses_seconds", 3600.0, "Time that such an answer is kept, in seconds", low=0.1, high=31536000.0, roles="streamer"),
     _row("vllm_metric_names", False, "Also serve the metrics with the prefix vllm:, for existing dashboards"),
+    _row("otlp_traces_endpoint", "", "URL of an OpenTelemetry collector for traces of requests (docs/operate/operating.md), such as http://127.0.0.1:4318/v1/traces; empty: none", roles="streamer"),
+    _row("otlp_service_name", "specmesh", "Name of this server in traces", roles="streamer"),
     _row("chat_template", "", "File with the chat template, in Jinja; empty: the one in the model's folder", kind="path"),
     _row("tool_call_parser", PARSER_AUTO, "Format in which the model calls tools; auto: by its chat template, hermes if that shows none; none: calls stay in the text", kind="choice", choices=(PARSER_AUTO, PARSER_NONE, *TOOL_CALL_PARSERS), roles="streamer"),
     _row("reasoning_parser", PARSER_AUTO, "Format in which the model's reasoning precedes its answer; auto: by its chat template; none: reasoning stays in the text", kind="choice", choices=(PARSER_AUTO, PARSER_NONE, *REASONING_PARSERS), roles="streamer"),
@@ -298,23 +301,25 @@ def load_settings(
     env: Mapping[str, str] | None = None,
     file_path: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """File < environment < flags. `env` and `file_path` are taken as given: None reads nothing.
+    """OpenTelemetry's variables < file < environment < flags. `env` and `file_path` are taken as given: None reads
+    nothing.
     Raises SettingsError with every problem found."""
     values = {row.name: _default(row) for row in SETTINGS}
     origins = {row.name: "default" for row in SETTINGS}
     problems: list[str] = []
     named, unknown = _environment(env or {})
     problems += unknown
+    of_otel, notes = standard(env or {})
     layers: list[tuple[Mapping[str, Any], Any]] = [
+        ({VARIABLES[name]: value for name, value in of_otel.items()}, origin_of_standard),
         (named, lambda name: f"environment {PREFIX}{name.upper()}"),
         (flags or {}, lambda name: f"flag {flag_name(name)}"),
     ]
     if file_path is not None:
         try:
-            layers.insert(0, (read_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
+            layers.insert(1, (read_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
         except ValueError as error:
             problems.append(str(error))
-    notes: list[str] = []
     for layer, origin_of in layers:
         given, wrong = _read_layer(layer, origin_of, notes)
         problems += wrong
@@ -549,6 +554,10 @@ def _checked(
     except ValueError as error:
         problems.append(f"{origins['cors_origins']}: {error}")
     try:
+        traces_url(values["otlp_traces_endpoint"])
+    except ValueError as error:
+        problems.append(f"{origins['otlp_traces_endpoint']}: {error}")
+    try:
         read_shape(values["draft_tree_shape"])
     except ValueError as error:
         problems.append(f"{origins['draft_tree_shape']}: {error}")
@@ -735,9 +744,9 @@ def served_model_name(settings: Settings) -> str:
 
 
 def to_environment(settings: Settings) -> dict[str, str]:
-    """The settings for a child process: it reads no settings file and finds the same values. Left out are secrets,
+    """The settings for a child process: it reads nothing else and finds the same values. Left out are secrets,
     because an environment can be read from outside, and speculative_config, because its rows are in."""
-    environment = {FILE_VARIABLE: ""}
+    environment = {FILE_VARIABLE: "", **dict.fromkeys(VARIABLES, "")}
     for name, value in settings:
         row = ROWS[name]
         if name == "speculative_config" or name in SECRET or value == _default(row):

@@ -20,6 +20,7 @@ from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.chat_templates import read_template
 from services.api.hosts import AllowedHosts
+from services.api.otlp import traces_url
 from services.api.own_door import has_tls
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, key_files, served_model_name
@@ -39,12 +40,14 @@ from services.streamer.door.handshake import Certificate, TlsSite
 from services.streamer.door.health import DOOR, NEEDED, WISHED, MeshReadiness, readiness
 from services.streamer.door.http import HttpApi
 from services.streamer.door.metrics import StreamerMetrics
+from services.streamer.door.request_spans import RequestTraces
 from services.streamer.extras import throughput
 from services.streamer.extras.all_metrics import AllMetrics
 from services.streamer.extras.audit import Audit
 from services.streamer.extras.mesh_map import MeshMap
 from services.streamer.extras.probe import Probe
 from services.streamer.extras.replays import Replays
+from services.streamer.extras.span_export import Collector, SpanExporter, resource
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import RequestLimits
 from services.streamer.responses.kept import Bounds
@@ -108,6 +111,9 @@ class StreamerActor(Actor):
         self._replaying: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._collector: Collector | None = None
+        self._exporter: SpanExporter | None = None
+        self._exporting: asyncio.Task[None] | None = None
         self._own_metrics = partial(generate_latest, context.registry)
         self.port = 0
 
@@ -125,6 +131,7 @@ class StreamerActor(Actor):
             vllm_metric_names=self._settings.vllm_metric_names,
         )
         replays = Replays(self._audit, self._peers, self._admission)
+        self._start_traces()
         api = self._http_api(files, self._peers, self._map, self._all_metrics, replays)
         server = self.connections.server(api.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
@@ -170,6 +177,25 @@ class StreamerActor(Actor):
         if self._runner is not None:
             await self._runner.cleanup()
         await self.connections.stop()
+        await self._stop_traces()
+
+    def _start_traces(self) -> None:
+        settings = self._settings
+        if not settings.otlp_traces_endpoint:
+            return
+        self._collector = Collector(traces_url(settings.otlp_traces_endpoint))
+        described = resource(settings.otlp_service_name, self._instance)
+        self._exporter = SpanExporter(self._collector.post, described, self.node.clock, self._metrics.spans)
+        self._exporting = asyncio.create_task(self._exporter.run(), name="streamer-traces")
+
+    async def _stop_traces(self) -> None:
+        """After the last request has ended."""
+        if self._exporting is not None:
+            self._exporting.cancel()
+        if self._exporter is not None:
+            await self._exporter.close()
+        if self._collector is not None:
+            await self._collector.close()
 
     # What the process around us asks -------------------------------------------------------------------
 
@@ -291,6 +317,7 @@ class StreamerActor(Actor):
                 settings.kept_responses_mb * 2**20,
                 settings.kept_responses_seconds,
             ),
+            traces=RequestTraces(served_model_name(settings), self._exporter.add) if self._exporter else None,
         )
 
     def _health(self) -> MeshReadiness:

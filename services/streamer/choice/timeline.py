@@ -83,10 +83,12 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Timeline:
-    """Of one answer. `began`: when its request arrived, on the clock of `now`; `share`: answers of the request."""
+    """Of one answer. `began`: when its request arrived, on the clock of `now`; `share`: answers of the request;
+    `asked`: its client wants to see it."""
 
     began: float
     share: int = 1
+    asked: bool = True
     now: Callable[[], float] = time.perf_counter
     _done: dict[str, _Runs] = field(default_factory=dict)
     _attempt: _Attempt | None = None
@@ -176,10 +178,12 @@ class TimedChoice(Protocol):
     timeline: Timeline | None
 
 
-def open_timelines(choices: Sequence[TimedChoice], began: float, encoded_from: float) -> None:
+def open_timelines(
+    choices: Sequence[TimedChoice], began: float, encoded_from: float, *, asked: bool = True
+) -> None:
     """Opens the timelines of choices after tokenizing. Spans before that are common and belong to the first choice."""
     for choice in choices:
-        choice.timeline = Timeline(began, share=len(choices))
+        choice.timeline = Timeline(began, len(choices), asked)
     first = choices[0].timeline
     assert first is not None
     first.spent("queue", began, encoded_from)
@@ -188,7 +192,7 @@ def open_timelines(choices: Sequence[TimedChoice], began: float, encoded_from: f
 
 def told(choices: Sequence[TimedChoice]) -> list[dict[str, Any]] | None:
     """`metrics.timeline`; None if the request doesn't ask for it. With several choices each span names its choice."""
-    if choices[0].timeline is None:
+    if choices[0].timeline is None or not choices[0].timeline.asked:
         return None
     if len(choices) == 1:
         return choices[0].timeline.told()

@@ -54,12 +54,14 @@ from services.streamer.door.openapi import document
 from services.streamer.door.pacing import PacedStream, frame_size
 from services.streamer.door.paths import no_such_path, shown
 from services.streamer.door.request_log import RequestRecord
+from services.streamer.door.request_spans import RequestTraces
 from services.streamer.door.sse import EventStream
 from services.streamer.extras import corpora
 from services.streamer.extras.all_metrics import AllMetrics
 from services.streamer.extras.audit import without_drafts
 from services.streamer.extras.mesh_map import MeshMap, parse_kill
 from services.streamer.extras.replays import Replays
+from services.streamer.extras.trace_context import TRACEPARENT, trace_of
 from services.streamer.messages import errors as messages_errors
 from services.streamer.messages.request import parse_count, parse_messages
 from services.streamer.openai.embeddings import check_against as check_embeddings
@@ -123,6 +125,7 @@ class HttpApi:
         kept_responses: Bounds | None = None,
         key_limits: KeyLimits | None = None,
         answer_bytes: int = 1 << 29,
+        traces: RequestTraces | None = None,
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -141,6 +144,7 @@ class HttpApi:
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
         self.memory = AnswerMemory(answer_bytes)
+        self.traces = traces
         self._key_limits = key_limits or KeyLimits(0, 0, time.monotonic)
         self.created = int(time.time())
         self._namespaces = NamespaceIds(shared_namespaces)
@@ -161,6 +165,8 @@ class HttpApi:
             if record.choices:
                 self._count_usage(http, record)
             request_log.write(record)
+            if self.traces is not None:
+                self.traces.ended(record)
         body_left = not http.content.is_eof()
         if body_left:
             response.force_close()
@@ -262,7 +268,7 @@ async def embeddings(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     ticket = api.admit(http, lanes)
     api.check_limits(http)
     answer_id = "embd-" + secrets.token_hex(12)
-    record = _record(http, answer_id)
+    record = _record(api, http, answer_id)
     try:
         async with ticket:
             card = await api.peers.card()
@@ -499,7 +505,7 @@ async def _answer(
     ticket = api.admit(http, request.choices)
     api.check_limits(http)
     answer_id = form.new_id(request)
-    record = _record(http, answer_id, request.stream)
+    record = _record(api, http, answer_id, request.stream)
     stream = _stream(api, http, request) if request.stream else None
     try:
         async with ticket:
@@ -526,10 +532,12 @@ async def _answer(
             stream.close()
 
 
-def _record(http: web.BaseRequest, answer_id: str, stream: bool = False) -> RequestRecord:
-    """What the log is to say of it. Its id is the answer's, unless the client has given one."""
+def _record(api: HttpApi, http: web.BaseRequest, answer_id: str, stream: bool = False) -> RequestRecord:
+    """What the log is to say of it, and its trace. Its id is the answer's, unless the client has given one."""
     record = http[RECORD]
     record.answer_id, record.stream = answer_id, stream
+    if api.traces is not None:
+        record.trace = trace_of(http.headers.getall(TRACEPARENT, ()))
     if not record.given:
         record.id = http[ANSWER_HEADERS][request_log.REQUEST_ID] = answer_id
     return record
@@ -566,8 +574,8 @@ async def _respond(
     record = http[RECORD]
     record.choices, record.drafting = exchange.choices, method
     watch.encoded()
-    if request.return_timeline:
-        open_timelines(exchange.choices, watch.started, encoded_from)
+    if request.return_timeline or record.trace is not None:
+        open_timelines(exchange.choices, watch.started, encoded_from, asked=request.return_timeline)
     try:
         if stream is not None:
             return await form.streamed(exchange, stream, watch)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from services.api.methods import METHODS, NAIVE
 from services.streamer.choice.generation import Choice, Ending
 from services.streamer.extras.audit import RESULTS, Audit
+from services.streamer.extras.span_export import DROPPED, SENT
 
 TIME_TO_FIRST_TOKEN = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
@@ -103,6 +104,13 @@ class StreamerMetrics:
             "specmesh:http_body_bytes", "Memory reserved for the bodies of requests in progress, in bytes",
             registry=registry,
         )  # fmt: skip
+        spans = Counter(
+            "specmesh:trace_spans",
+            "Spans of traces, by result: sent, or dropped because the collector didn't take them",
+            ["result"],
+            registry=registry,
+        )
+        self._spans = {result: spans.labels(result) for result in (SENT, DROPPED)}
         self._model_name = model_name
         self._registry = registry
         # Messages of tokens so far: while it grows, requests are served (probe.py).
@@ -129,6 +137,9 @@ class StreamerMetrics:
 
     def refused_retry(self) -> None:
         self._refused_retries.inc()
+
+    def spans(self, result: str, count: int) -> None:
+        self._spans[result].inc(count)
 
     def responded(self, route: str, status: int) -> None:
         self._responses.labels(route, str(status)).inc()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from services.runtime.log import fields
 from services.streamer.choice.generation import Choice
 from services.streamer.door.paths import shown
+from services.streamer.extras.trace_context import TraceContext
 
 log = logging.getLogger("specmesh.requests")
 
@@ -43,6 +44,7 @@ class RequestRecord:
     drafting: str = ""  # the method
     choices: Sequence[Choice] = ()
     first_token_s: float | None = None
+    trace: TraceContext | None = None  # None: it isn't traced
 
 
 def open_record(header: str | None, verb: str, path: str) -> RequestRecord:
@@ -73,11 +75,18 @@ def tokens_of(choices: Sequence[Choice]) -> tuple[int, int]:
     return sum(prompts.values()), answers
 
 
+def drafts_of(choices: Sequence[Choice]) -> tuple[int, int]:
+    """Draft tokens verified, and accepted."""
+    verified = sum((choice.acceptance.verified for choice in choices), Counter[tuple[int, int]]())
+    drafted = sum(drafted * steps for (drafted, _), steps in verified.items())
+    return drafted, sum(accepted * steps for (_, accepted), steps in verified.items())
+
+
 def _of_answer(record: RequestRecord) -> dict[str, object]:
     choices = record.choices
     first = record.first_token_s
     prompt_tokens, tokens = tokens_of(choices)
-    verified = sum((choice.acceptance.verified for choice in choices), Counter[tuple[int, int]]())
+    drafted, accepted = drafts_of(choices)
     return {
         "answer": None if record.answer_id == record.id else record.answer_id,
         "stream": record.stream,
@@ -85,7 +94,8 @@ def _of_answer(record: RequestRecord) -> dict[str, object]:
         "prompt_tokens": prompt_tokens,
         "tokens": tokens,
         "ttft": None if first is None else round(first, 4),
-        "drafted": sum(drafted * steps for (drafted, _), steps in verified.items()),
-        "accepted": sum(accepted * steps for (_, accepted), steps in verified.items()),
+        "drafted": drafted,
+        "accepted": accepted,
         "retries": sum(choice.attempt for choice in choices) or None,
+        "trace": None if record.trace is None else record.trace.trace_id,
     }

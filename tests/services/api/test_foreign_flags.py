@@ -22,7 +22,8 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
           "api_keys": "k", "log_level": "WARNING", "draft_model": "./d", "kv_cache_mb": "2G",
           "speculative_config": '{"method": "naive"}', "dtype": "float", "executor": "cuda",
           "max_step_tokens": "2k", "cors_origins": '["http://a.example"]',
-          "phase": "prefill", "api_keys_file": str(Path(__file__).with_name("keys.txt"))}  # fmt: skip
+          "phase": "prefill", "otlp_traces_endpoint": "http://collector:4318",
+          "api_keys_file": str(Path(__file__).with_name("keys.txt"))}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
 WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m",
            "K": "1", "M": "2", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip

@@ -38,6 +38,7 @@ from services.api.messages import (
     GrammarChecked,
     ModelCard,
     Run,
+    Span,
     TokenLogprob,
     Tokens,
     TopToken,
@@ -237,6 +238,19 @@ def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str 
         await out.send(finished(message, end, reason, cached))
 
     return script
+
+
+async def tells_times(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+    """Says "a b c", with spans if it is asked for them."""
+    ids = ids_of("a b c")
+    for seq, token in enumerate(ids):
+        spans = [Span(what="queue", begin=0.0, end=0.001), Span(what="prefill", begin=0.001, end=0.002, tokens=4)]
+        if seq:
+            begin = 0.001 * (seq + 1)
+            spans = [Span(what="verify", begin=begin, end=begin + 0.001, tokens=1, step=seq)]
+        item = tokens(message, seq, [token])
+        await out.send(msgspec.structs.replace(item, spans=spans) if message.timeline else item)
+    await out.send(finished(message, len(ids)))
 
 
 async def floods(target: FakeTarget, message: Generate, out: StreamWriter) -> None:

@@ -6,12 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
-from fake_mesh import MODEL, FakeMesh, FakeTarget, finished, ids_of, says, tokens
+from fake_mesh import MODEL, FakeMesh, says, tells_times
 
-from mesh.stream import StreamWriter
-from services.api.messages import Generate, Span
+from services.api.messages import Span
 from services.streamer.choice.timeline import LEAST, MOST, Timeline
 
 KINDS = {"queue", "tokenize", "prefill", "propose", "verify", "stream"}
@@ -146,17 +144,6 @@ def test_names_a_target_invents_are_not_told() -> None:
 # Through the door --------------------------------------------------------------------------------------------------
 
 
-async def timed(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-    """Tells spans when it is asked for them."""
-    ids = ids_of("a b c")
-    for seq, token in enumerate(ids):
-        spans = [span("queue", 0.0, 0.001), span("prefill", 0.001, 0.002, 4)] if seq == 0 else []
-        spans = spans or [span("verify", 0.001 * (seq + 1), 0.001 * (seq + 2), 1, seq)]
-        item = tokens(message, seq, [token])
-        await out.send(msgspec.structs.replace(item, spans=spans) if message.timeline else item)
-    await out.send(finished(message, len(ids)))
-
-
 async def ask(http: aiohttp.ClientSession, mesh: FakeMesh, path: str, **fields: Any) -> dict[str, Any]:
     """The body, or the last chunk."""
     said = {"prompt": "hi"} if path == "completions" else {"messages": [{"role": "user", "content": "hi"}]}
@@ -174,7 +161,7 @@ async def ask(http: aiohttp.ClientSession, mesh: FakeMesh, path: str, **fields: 
 async def test_the_last_word_has_the_timeline(
     mesh: FakeMesh, http: aiohttp.ClientSession, path: str, how: dict[str, Any]
 ) -> None:
-    await mesh.start_target(timed)
+    await mesh.start_target(tells_times)
     await mesh.start_door()
     last = await ask(http, mesh, path, return_timeline=True, **how)
     timeline = last["metrics"]["timeline"]
@@ -188,14 +175,14 @@ async def test_the_last_word_has_the_timeline(
 
 
 async def test_an_answer_that_a_stop_string_ends_has_one_too(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
-    await mesh.start_target(timed)
+    await mesh.start_target(tells_times)
     await mesh.start_door()
     last = await ask(http, mesh, "completions", return_timeline=True, stop="b")
     assert "verify" in {each["what"] for each in last["metrics"]["timeline"]}
 
 
 async def test_of_several_answers_each_span_says_whose_it_is(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
-    await mesh.start_target(timed)
+    await mesh.start_target(tells_times)
     await mesh.start_door()
     timeline = (await ask(http, mesh, "completions", return_timeline=True, n=2))["metrics"]["timeline"]
     assert {each["choice"] for each in timeline if each["what"] == "prefill"} == {0, 1}
