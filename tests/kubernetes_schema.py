@@ -78,6 +78,7 @@ POD = Fields(
         ),
         "topologySpreadConstraints": [SPREAD], "initContainers": [CONTAINER], "containers!": [CONTAINER],
         "volumes": [VOLUME],
+        "tolerations": [Fields({"key!": str, "operator!": {"Exists"}, "effect!": {"NoSchedule"}})],
     }
 )  # fmt: skip
 TEMPLATE = Fields({"metadata!": Fields({"labels!": {str: str}, "annotations": {str: str}}), "spec!": POD})
