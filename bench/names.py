@@ -9,8 +9,8 @@ from types import ModuleType
 BENCHMARKS = {
     "never_slower": "never_slower", "peers": "oracles.peers", "serving": "serving", "compare": "compare",
     "engine": "engine", "verify": "verify", "proposer": "proposer", "acceptance": "acceptance",
-    "same_drafts": "oracles.same_drafts", "mesh": "mesh", "bus": "bus", "step_overhead": "step_overhead",
-    "witnesses": "oracles.witnesses", "faults": "failures.faults",
+    "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing", "bus": "bus",
+    "step_overhead": "step_overhead", "witnesses": "oracles.witnesses", "faults": "failures.faults",
     "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split", "simulate": "simulated.simulate",
     "gpu_environment": "gpu.environment", "parity": "gpu.parity", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
     "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",

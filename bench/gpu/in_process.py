@@ -177,7 +177,7 @@ def load(folder: Path, kv_cache_mb: int) -> InProcess:
 def write_random(config: dict[str, Any], folder: Path, seed: int = 0) -> Path:
     """A Llama's folder with random weights, and no tokenizer to speak of."""
     chance, tensors = torch.Generator().manual_seed(seed), {}
-    for name, shape in _shapes(config):
+    for name, shape in shapes_of(config):
         matrix = len(shape) == 2
         made = torch.randn(shape, generator=chance) * shape[-1] ** -0.5 if matrix else torch.ones(shape)
         tensors[name] = made.bfloat16()
@@ -188,7 +188,7 @@ def write_random(config: dict[str, Any], folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def _shapes(config: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+def shapes_of(config: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
     hidden, wide, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     key = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     layer = {
