@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "specmesh"
 BASE, GPU = (ROOT / "deploy" / "kubernetes" / name for name in ("base", "gpu"))
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("helm_python") is None, reason="helm-python-sdk has no wheel for this machine"
+    importlib.util.find_spec("helm_python") is None,
+    reason="needs helm-python-sdk 0.2.2 (75 MB), which make doesn't install",
 )
 # In a process of its own: Helm is in Go, whose threads don't end.
 RENDER = """

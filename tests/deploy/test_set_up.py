@@ -57,10 +57,7 @@ def locked(*names: str) -> dict[str, str]:
         for line in text.splitlines():
             if line.startswith("#"):
                 continue
-            entry, _, hashes = line.partition(" ; platform_machine == 'x86_64'")
-            found = re.fullmatch(
-                r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+]+)( +--hash=sha256:[0-9a-f]{64})+", entry + hashes
-            )
+            found = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+]+)( +--hash=sha256:[0-9a-f]{64})+", line)
             assert found, f"{name}.txt: {line[:80]}"
             entries[canonicalize_name(found[1])] = found[2]
     return entries
