@@ -287,6 +287,8 @@ class Propose(Message, frozen=True):
     ended: list[Ended] = []
     # Identifies the vocabulary of the token ids: texts of different vocabularies are kept apart.
     vocabulary: str = ""
+    # Another server asks (specmesh/vllm): no directory says whether it lives, so it is forgotten when it is silent.
+    guest: bool = False
 
 
 class DraftColumns(Message, frozen=True):

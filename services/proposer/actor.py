@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # Interval of looking for new segments, corpora and opened libraries.
 REFRESH_EVERY = 0.1  # s
+# Seconds of silence after which another server's sequences are forgotten; it ends them itself when it is idle.
+GUEST_SILENCE = 600.0
 # Longest time that a thread of the library holds the interpreter while a Propose waits.
 SWITCH_EVERY = 0.0005  # s
 
@@ -85,7 +87,7 @@ class ProposerActor(Actor):
     def propose(self, message: Propose, call: Call) -> Proposed:
         """Follow, draft, learn, answer, without waiting."""
         began = self._clock.now()
-        if not self._sequences.meet(message.worker, message.epoch):
+        if not self._sequences.meet(message.worker, message.epoch, message.guest, began):
             raise Refuse("stale", f"a newer epoch of {message.worker} is known")
         if len({item.sequence_id for item in message.items}) < len(message.items):
             raise Refuse("invalid", "two items for one sequence")
@@ -172,6 +174,8 @@ class ProposerActor(Actor):
     def _tend(self) -> None:
         if self._started:
             self._clock.call_later(REFRESH_EVERY, self._tend)
+            for guest in self._sequences.silent_guests(self._clock.now() - GUEST_SILENCE):
+                self._sequences.drop_worker(guest)
             self._index.refresh()
             self._learn()
 

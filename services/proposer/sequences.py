@@ -46,6 +46,9 @@ class FollowedSequence:
 @dataclass(slots=True)
 class Worker:
     epoch: int
+    # Not in the directory; and when it asked last, in seconds.
+    guest: bool = False
+    heard: float = 0.0
     sequences: dict[int, FollowedSequence] = field(default_factory=dict)
 
 
@@ -66,9 +69,13 @@ class Sequences:
         return len(self._by_use)
 
     def workers(self) -> list[str]:
-        return list(self._workers)
+        """Those that the directory knows while they live."""
+        return [name for name, each in self._workers.items() if not each.guest]
 
-    def meet(self, worker: str, epoch: int) -> bool:
+    def silent_guests(self, since: float) -> list[str]:
+        return [name for name, each in self._workers.items() if each.guest and each.heard < since]
+
+    def meet(self, worker: str, epoch: int, guest: bool = False, now: float = 0.0) -> bool:
         """A message of this worker and epoch arrived. A new epoch starts without sequences; False: a newer one is
         known."""
         known = self._workers.get(worker)
@@ -76,7 +83,8 @@ class Sequences:
             return False
         if known is None or epoch > known.epoch:
             self.drop_worker(worker)
-            self._workers[worker] = Worker(epoch)
+            known = self._workers[worker] = Worker(epoch, guest)
+        known.heard = now
         return True
 
     def follow(self, worker: str, item: ProposeItem, vocabulary: str = "") -> FollowedSequence | None:

@@ -28,7 +28,7 @@ from services.api.messages import (
     RemoveCorpus,
 )
 from services.api.settings import Settings
-from services.proposer.actor import ProposerActor
+from services.proposer.actor import GUEST_SILENCE, ProposerActor
 from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
 from services.proposer.plain import texts as plain
@@ -174,6 +174,22 @@ async def test_targets_that_leave_the_directory_take_their_sequences_along() -> 
     directory.changed()
     assert actor.load() == 1
     assert (await ask(actor, ProposeItem(sequence_id=3, committed=8, tokens=[]))).unknown == [3]
+
+
+async def test_a_guest_is_in_no_directory_and_is_forgotten_when_it_is_silent() -> None:
+    actor, directory, _ = make()
+    clock: Any = actor._clock
+    await actor.on_start()
+    await ask(actor, whole(3, TEXT), worker="vllm-1", guest=True)
+    directory.changed()
+    await clock.advance(GUEST_SILENCE / 2)
+    assert actor.load() == 1
+    known = ProposeItem(sequence_id=3, committed=8, tokens=[])
+    assert (await ask(actor, known, worker="vllm-1", guest=True)).unknown == []
+    await clock.advance(GUEST_SILENCE - 1)
+    assert actor.load() == 1
+    await clock.advance(2)
+    assert actor.load() == 0
 
 
 async def test_a_request_may_name_its_method() -> None:
