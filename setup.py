@@ -10,6 +10,6 @@ ROOMS = ("mesh", "kernels", "models", "services", "loadtest")
 shutil.rmtree("build/lib", ignore_errors=True)
 found = find_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
 setup(
-    packages=["specmesh", *(f"specmesh._rooms.{package}" for package in found)],
+    packages=["specmesh", "specmesh.vllm", *(f"specmesh._rooms.{package}" for package in found)],
     package_dir={"specmesh": "specmesh", "specmesh._rooms": "."},
 )

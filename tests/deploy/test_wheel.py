@@ -73,6 +73,11 @@ def test_every_module_and_every_data_file_is_in_it_once(source: Path, packed: se
     assert {name for name in packed if name.startswith("specmesh/_rooms/")} == wanted
 
 
+def test_the_drafter_for_vllm_is_in_it(source: Path, packed: set[str]) -> None:
+    wanted = {f"specmesh/vllm/{file.name}" for file in (source / "specmesh" / "vllm").glob("*.py")}
+    assert wanted and wanted <= packed
+
+
 def test_type_checkers_are_told_of_its_annotations(packed: set[str]) -> None:
     assert "specmesh/py.typed" in packed
 

@@ -1,0 +1,82 @@
+"""Drafts are as long as pays, by what this engine accepted and what its rows cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmesh.vllm.continuation import Continuation, Guesses
+from specmesh.vllm.lengths import COST_STEPS, FIRST, LEAST, MOST_SOURCES, Acceptance, RowCost, Waiting
+
+
+def draft(chance: float, count: int = 16, source: str = "own") -> Guesses:
+    return Guesses([*range(count)], [chance] * count, [source] * count)
+
+
+def seen(acceptance: Acceptance, chance: float, right: int, times: int = 100) -> None:
+    for _ in range(times):
+        continuation = Continuation(0)
+        continuation.expected = draft(chance)
+        acceptance.learn(continuation.grow([*range(right), -1]))
+
+
+def test_a_draft_ends_where_its_chance_falls_below_what_pays() -> None:
+    acceptance = Acceptance()
+    lengths = [acceptance.length(draft(0.75), 16, least) for least in (0.9, 0.5, 0.1, 0.0)]
+    assert lengths == sorted(lengths) and lengths[0] == 0 and lengths[-1] == 16
+    assert acceptance.length(draft(0.75), 3, 0.0) == 3
+
+
+def test_a_confidence_that_was_too_high_is_corrected_by_what_was_accepted() -> None:
+    acceptance = Acceptance()
+    assert acceptance.length(draft(0.99), 16, 0.5) == 16
+    seen(acceptance, 0.99, right=0)
+    assert acceptance.length(draft(0.99), 16, 0.5) == 0
+    # Of another source nothing was seen.
+    assert acceptance.length(draft(0.99, source="store"), 16, 0.5) == 16
+
+
+def test_and_one_that_was_too_low() -> None:
+    acceptance = Acceptance()
+    assert acceptance.length(draft(0.3), 16, 0.5) == 0
+    seen(acceptance, 0.3, right=16)
+    assert acceptance.length(draft(0.3), 16, 0.5) == 16
+
+
+def test_a_proposer_may_invent_any_number_of_sources() -> None:
+    acceptance = Acceptance()
+    for number in range(3 * MOST_SOURCES):
+        continuation = Continuation(0)
+        continuation.expected = draft(0.9, source=str(number))
+        acceptance.learn(continuation.grow([0, 1]))
+    assert acceptance.length(draft(0.9, source="yet another"), 4, 0.1) == 4
+
+
+def test_the_cost_of_a_row_is_the_slope_of_measured_steps() -> None:
+    cost = RowCost()
+    assert cost.least(2) == FIRST
+    for step in range(4 * COST_STEPS):
+        drafted = (step % 4) * 8
+        cost.learn(2, drafted, 4, 0.020 + 0.0005 * drafted)
+    assert cost.of_a_row(2) == pytest.approx(0.0005)
+    assert cost.least(2) == pytest.approx(0.0005 * cost.rate) and LEAST < cost.least(2) < 0.3
+    # Of other batches nothing was measured.
+    assert cost.of_a_row(3) is None
+
+
+def test_drafts_of_one_length_dont_tell_what_a_row_costs() -> None:
+    cost = RowCost()
+    for _ in range(100):
+        cost.learn(1, 8, 4, 0.02)
+    assert cost.of_a_row(1) is None
+
+
+def test_waiting_that_brings_nothing_is_only_tried_now_and_then() -> None:
+    waiting = Waiting()
+    assert all(waiting.pays(100.0) for _ in range(3))
+    for _ in range(400):
+        waiting.learn(0.001, 0)
+    tries = [waiting.pays(100.0) for _ in range(2 * Waiting.PROBE)]
+    assert sum(tries) == 2
+    for _ in range(100):
+        waiting.learn(0.001, 1)
+    assert all(waiting.pays(100.0) for _ in range(3))
