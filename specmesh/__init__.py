@@ -14,18 +14,24 @@ if TYPE_CHECKING:
     from specmesh.lmdeploy import SpeculativeConfig as SpeculativeConfig
     from specmesh.lmdeploy import pipeline as pipeline
     from specmesh.outputs import CompletionOutput as CompletionOutput
+    from specmesh.outputs import EmbeddingOutput as EmbeddingOutput
+    from specmesh.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
     from specmesh.outputs import Logprob as Logprob
     from specmesh.outputs import RequestOutput as RequestOutput
     from specmesh.outputs import Streamed as Streamed
     from specmesh.own_mesh import StartFailed as StartFailed
     from specmesh.sampling_params import SamplingParams as SamplingParams
+    from specmesh.sampling_params import StructuredOutputsParams as StructuredOutputsParams
 
 # Imported when they are used: a process of the mesh needs none of them.
 _FROM = {
     "LLM": "llm",
     "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "sampling_params",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
+    "EmbeddingRequestOutput": "outputs",
+    "EmbeddingOutput": "outputs",
     "Logprob": "outputs",
     "Streamed": "outputs",
     "RequestFailed": "connection",

@@ -12,6 +12,8 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import wait
+from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -52,10 +54,12 @@ class Connection:
 
     # The thread -----------------------------------------------------------------------------------------
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """From plain Python. Ctrl-C ends the work."""
+    def run(self, work: Coroutine[Any, Any, T], meanwhile: Callable[[], None] | None = None, every: float = 0.0) -> T:
+        """From plain Python. Ctrl-C ends the work. `meanwhile` is called here every so many seconds."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
+            while meanwhile is not None and not wait([future], every).done:
+                meanwhile()
             return future.result()
         except BaseException:
             future.cancel()
@@ -179,18 +183,19 @@ async def _put_all(items: AsyncIterator[T], put: Callable[[tuple[T | None, BaseE
 
 
 async def in_parallel(items: Iterable[T], work: Callable[[T], Coroutine[Any, Any, R]], width: int) -> list[R]:
-    """The results in the order of `items`, at most `width` of which are worked on at a time. The first that fails ends
-    all."""
+    """The results in the order of `items`, at most `width` of which are taken and worked on at a time. The first that
+    fails ends all."""
     found: dict[int, R] = {}
     left = enumerate(items)
 
-    async def worker() -> None:
+    async def worker(place: int, item: T) -> None:
+        found[place] = await work(item)
         for place, item in left:
             found[place] = await work(item)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(width):
-            group.create_task(worker())
+        for place, item in islice(left, width):
+            group.create_task(worker(place, item))
     return [found[place] for place in range(len(found))]
 
 

@@ -10,16 +10,19 @@ What it sends and gets is the HTTP API, so a text is the same from here and from
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from specmesh.connection import Connection, RequestFailed, in_parallel
-from specmesh.outputs import RequestOutput, Streamed, output_of
+from specmesh.outputs import EmbeddingRequestOutput, RequestOutput, Streamed, embedding_of, output_of
 from specmesh.own_mesh import OwnMesh
+from specmesh.progress import EVERY_S, Progress, shown_for
 from specmesh.sampling_params import SamplingParams
+from specmesh.tokenizer import Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 # A text, token ids, or vLLM's {"prompt": text} and {"prompt_token_ids": ids}.
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -34,7 +37,19 @@ CARD_LOOKS, CARD_PAUSE = 100, 0.1
 # Written by `up` into its run_dir.
 DOOR = "door"
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-_SHOW_EVERY = 0.2
+EMBEDDINGS = "/v1/embeddings"
+# Keys of a prompt that is a dict.
+OF_PROMPT = {"prompt", "prompt_token_ids", "cache_salt"}
+# Of vLLM's class, with what to do here.
+NOT_HERE = {
+    "encode": "use embed, or get_tokenizer().encode",
+    "score": "no such models are served",
+    "classify": "no such models are served",
+    "reward": "no such models are served",
+    "beam_search": "SamplingParams(n=...) draws several answers",
+    "get_metrics": "LLM(metrics_port=...) serves /metrics",
+    "sleep": "close the LLM, and make another one",
+}
 
 
 class LLM:
@@ -88,35 +103,63 @@ class LLM:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._connection, self.model)
+
+    if not TYPE_CHECKING:  # a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f" here: {NOT_HERE[name]}" if name in NOT_HERE else ""
+            raise AttributeError(f"LLM has no attribute {name!r}{hint}")
+
     # Answers --------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None, *, use_tqdm: bool = True
+        self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None, *, use_tqdm: bool = True, **more: Any
     ) -> list[RequestOutput]:
         """The answers to all prompts, in their order. Without parameters the model's own are used, and an answer has at
-        most 16 tokens. `use_tqdm`: show the progress, on a terminal."""
-        return self._connection.run(self._generate(prompts, sampling_params, use_tqdm))
+        most 16 tokens. `use_tqdm`: show the progress, on a terminal or in a notebook. `more`: further fields of the
+        requests."""
+        asked = _as_list(prompts)
+        progress = shown_for(asked) if use_tqdm else None
+        return self._run(self._generate(asked, sampling_params, _given(**more), progress), progress)
 
     async def agenerate(
-        self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None
+        self, prompts: Prompt | Iterable[Prompt], sampling_params: Params = None, **more: Any
     ) -> list[RequestOutput]:
         """As `generate`, from a coroutine."""
-        return await self._connection.awaited(self._generate(prompts, sampling_params, False))
+        return await self._connection.awaited(self._generate(_as_list(prompts), sampling_params, _given(**more)))
 
     def chat(
         self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling_params: Params = None, *,
         use_tqdm: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None, **more: Any,
     ) -> list[RequestOutput]:  # fmt: skip
-        """The answers to one conversation, or to several."""
-        more = _given(tools=tools, chat_template_kwargs=chat_template_kwargs)
-        return self._connection.run(self._chat(messages, sampling_params, more, use_tqdm))
+        """The answers to one conversation, or to several. `more`: further fields of the requests."""
+        asked = _conversations(messages)
+        fields = _given(tools=tools, chat_template_kwargs=chat_template_kwargs, **more)
+        progress = shown_for(asked) if use_tqdm else None
+        return self._run(self._chat(asked, sampling_params, fields, progress), progress)
 
     async def achat(
         self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling_params: Params = None, **more: Any
     ) -> list[RequestOutput]:
-        """As `chat`, from a coroutine. `more`: further fields of the request, such as tools."""
-        return await self._connection.awaited(self._chat(messages, sampling_params, _given(**more), False))
+        """As `chat`, from a coroutine. `more`: further fields of the requests, such as tools."""
+        asked = _conversations(messages)
+        return await self._connection.awaited(self._chat(asked, sampling_params, _given(**more)))
+
+    def embed(
+        self, prompts: Prompt | Iterable[Prompt], *, use_tqdm: bool = True, **more: Any
+    ) -> list[EmbeddingRequestOutput]:
+        """The embeddings of all prompts, in their order. `more`: fields of the requests: pooling, dimensions,
+        normalize."""
+        asked = _as_list(prompts)
+        progress = shown_for(asked) if use_tqdm else None
+        return self._run(self._embed(asked, _given(**more), progress), progress)
+
+    async def aembed(self, prompts: Prompt | Iterable[Prompt], **more: Any) -> list[EmbeddingRequestOutput]:
+        """As `embed`, from a coroutine."""
+        return await self._connection.awaited(self._embed(_as_list(prompts), _given(**more)))
 
     def stream(
         self, prompt: Prompt | Sequence[Message], sampling_params: SamplingParams | None = None
@@ -135,38 +178,53 @@ class LLM:
 
     # In the connection's thread -------------------------------------------------------------------------
 
-    async def _generate(
-        self, prompts: Prompt | Iterable[Prompt], params: Params, shown: bool
-    ) -> list[RequestOutput]:
-        bodies = ((_completion(each), own) for each, own in _with_params(_as_list(prompts), params))
-        return await self._all(COMPLETIONS, bodies, shown)
+    def _run(self, work: Coroutine[Any, Any, T], progress: Progress | None) -> T:
+        if progress is None:
+            return self._connection.run(work)
+        try:
+            return self._connection.run(work, progress.show, EVERY_S)
+        finally:
+            progress.end()
 
-    async def _chat(self, messages: Any, params: Params, more: dict[str, Any], shown: bool) -> list[RequestOutput]:
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+    async def _generate(
+        self, prompts: Iterable[Prompt], params: Params, more: dict[str, Any], progress: Progress | None = None
+    ) -> list[RequestOutput]:
+        bodies = ((_completion(each) | more, own) for each, own in _with_params(prompts, params))
+        return await self._all(COMPLETIONS, bodies, progress)
+
+    async def _chat(
+        self, conversations: Iterable[Any], params: Params, more: dict[str, Any], progress: Progress | None = None
+    ) -> list[RequestOutput]:
         bodies = (({"messages": list(each), **more}, own) for each, own in _with_params(conversations, params))
-        return await self._all(CHATS, bodies, shown)
+        return await self._all(CHATS, bodies, progress)
 
     async def _all(
-        self, path: str, bodies: Iterable[tuple[dict[str, Any], SamplingParams | None]], shown: bool
+        self, path: str, bodies: Iterable[tuple[dict[str, Any], SamplingParams | None]], progress: Progress | None
     ) -> list[RequestOutput]:
-        progress = _Progress() if shown and sys.stderr.isatty() else None
-
         async def one(item: tuple[dict[str, Any], SamplingParams | None]) -> RequestOutput:
             body, params = item
             asked = self._asked(path, body, params) | {"return_token_ids": True, "return_tokens_as_token_ids": True}
             prompt = body.get("prompt")
             output = output_of(await self._connection.post(path, asked), prompt if isinstance(prompt, str) else None)
             if progress is not None:
-                progress.add(output)
+                progress.add(sum(len(each.token_ids) for each in output.outputs), output.acceptance)
             return output
 
-        try:
-            return await in_parallel(bodies, one, IN_FLIGHT)
-        except ExceptionGroup as errors:
-            raise _first(errors) from None
-        finally:
+        return await _each(bodies, one)
+
+    async def _embed(
+        self, prompts: Iterable[Prompt], more: dict[str, Any], progress: Progress | None = None
+    ) -> list[EmbeddingRequestOutput]:
+        async def one(item: tuple[int, Prompt]) -> EmbeddingRequestOutput:
+            place, prompt = item
+            fields = _completion(prompt)
+            asked = {"model": self.model, "input": fields.pop("prompt"), "encoding_format": "base64", **fields, **more}
+            output = embedding_of(await self._connection.post(EMBEDDINGS, asked), str(place))
             if progress is not None:
-                progress.end()
+                progress.add(output.num_prompt_tokens, {})
+            return output
+
+        return await _each(enumerate(prompts), one)
 
     def _asked(self, path: str, body: dict[str, Any], params: SamplingParams | None) -> dict[str, Any]:
         fields = {} if params is None else params.body(path == CHATS)
@@ -218,10 +276,17 @@ def _as_list(prompts: Prompt | Iterable[Prompt]) -> Iterable[Prompt]:
     return prompts  # type: ignore[return-value]
 
 
+def _conversations(messages: Any) -> Any:
+    return [messages] if messages and isinstance(messages[0], Mapping) else messages
+
+
 def _completion(prompt: Prompt) -> dict[str, Any]:
-    if isinstance(prompt, Mapping):
-        prompt = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else prompt["prompt"]
-    return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
+    if not isinstance(prompt, Mapping):
+        return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
+    if unknown := prompt.keys() - OF_PROMPT:
+        raise ValueError(f"a prompt has no {', '.join(sorted(unknown))} here")
+    given = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else prompt["prompt"]
+    return {**_completion(given), **_given(cache_salt=prompt.get("cache_salt"))}
 
 
 def _with_params(items: Iterable[Any], params: Params) -> Iterator[tuple[Any, SamplingParams | None]]:
@@ -234,37 +299,16 @@ def _with_params(items: Iterable[Any], params: Params) -> Iterator[tuple[Any, Sa
     yield from zip(items, params, strict=True)
 
 
+async def _each(items: Iterable[T], work: Callable[[T], Coroutine[Any, Any, R]]) -> list[R]:
+    try:
+        return await in_parallel(items, work, IN_FLIGHT)
+    except ExceptionGroup as errors:
+        raise _first(errors) from None
+
+
 def _first(errors: BaseExceptionGroup) -> BaseException:
     """What the server said, rather than the cancellations that followed."""
     found: BaseException = errors
     while isinstance(found, BaseExceptionGroup):
         found = next((each for each in found.exceptions if isinstance(each, RequestFailed)), found.exceptions[0])
     return found
-
-
-class _Progress:
-    """A line on the terminal: answers, tokens a second, and the share of draft tokens that was accepted."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._answers = self._tokens = self._drafted = self._accepted = 0
-        self._show_at = 0.0
-
-    def add(self, output: RequestOutput) -> None:
-        self._answers += 1
-        self._tokens += sum(len(each.token_ids) for each in output.outputs)
-        self._drafted += output.acceptance.get("num_draft_tokens", 0)
-        self._accepted += output.acceptance.get("num_accepted_draft_tokens", 0)
-        if time.monotonic() >= self._show_at:
-            self._show_at = time.monotonic() + _SHOW_EVERY
-            self._show("\r")
-
-    def _show(self, before: str) -> None:
-        took = max(1e-9, time.monotonic() - self._began)
-        accepted = f", {self._accepted / self._drafted:.0%} of drafts accepted" if self._drafted else ""
-        line = f"{self._answers} answers, {self._tokens / took:.0f} tokens/s{accepted}"
-        print(f"{before}{line}\033[K", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        self._show("\r")
-        print(file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +64,26 @@ class Streamed:
     sources: list[dict[str, Any]]
     finish_reason: str | None = None
     reasoning: str = ""
+
+
+@dataclass
+class EmbeddingOutput:
+    embedding: list[float]
+
+
+@dataclass
+class EmbeddingRequestOutput:
+    request_id: str
+    outputs: EmbeddingOutput
+    num_prompt_tokens: int
+    finished: bool = True
+
+
+def embedding_of(body: Mapping[str, Any], request_id: str) -> EmbeddingRequestOutput:
+    """`body`: with one embedding, in base64."""
+    raw = base64.b64decode(body["data"][0]["embedding"])
+    numbers = list(struct.unpack(f"<{len(raw) // 4}f", raw))
+    return EmbeddingRequestOutput(request_id, EmbeddingOutput(numbers), body["usage"]["prompt_tokens"])
 
 
 def output_of(body: Mapping[str, Any], prompt: str | None) -> RequestOutput:

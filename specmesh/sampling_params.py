@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
+class StructuredOutputsParams(dict[str, Any]):
+    """vLLM's class of this name: StructuredOutputsParams(json=SCHEMA)."""
+
+
 @dataclass
 class SamplingParams:
     """The names and defaults are those of vLLM's class of this name. `logprobs`: of each token, and of so many most

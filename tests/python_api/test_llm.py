@@ -118,6 +118,46 @@ def test_a_second_program_joins_by_the_run_dir(llm: LLM) -> None:
     assert llm.generate(PROMPTS[0], GREEDY), "its mesh isn't the other's to end"
 
 
+def test_an_embedding_is_that_of_the_api(mock_llm: LLM) -> None:
+    outputs = mock_llm.embed(PROMPTS, dimensions=8)
+    tokenizer = mock_llm.get_tokenizer()
+    assert [each.num_prompt_tokens for each in outputs] == [len(tokenizer.encode(prompt)) for prompt in PROMPTS]
+    connection = mock_llm._connection
+    body = {"model": mock_llm.model, "input": PROMPTS, "dimensions": 8}
+    told = connection.run(connection.post("/v1/embeddings", body))["data"]
+    assert [each.outputs.embedding for each in outputs] == [pytest.approx(each["embedding"]) for each in told]
+    [by_ids] = mock_llm.embed([100, 101])
+    assert len(by_ids.outputs.embedding) == 16
+    with pytest.raises(RequestFailed, match="pooling"):
+        mock_llm.embed(PROMPTS, pooling="cls")
+
+
+def test_the_tokenizer_is_the_servers(mock_llm: LLM) -> None:
+    tokenizer = mock_llm.get_tokenizer()
+    ids = tokenizer.encode(PROMPTS[0])
+    assert tokenizer.decode(ids) == PROMPTS[0]
+    conversation = [{"role": "user", "content": "Hi"}]
+    text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    greedy = SamplingParams(temperature=0, max_tokens=4)
+    [by_text], [chat] = mock_llm.generate(text, greedy), mock_llm.chat(conversation, greedy)
+    assert by_text.prompt_token_ids == chat.prompt_token_ids
+    assert text == tokenizer.apply_chat_template(conversation, tokenize=False) + "<|im_start|>assistant\n"
+
+
+def test_what_vllm_has_and_we_have_not_is_refused_by_name(mock_llm: LLM) -> None:
+    with pytest.raises(AttributeError, match="'beam_search' here: SamplingParams"):
+        mock_llm.beam_search(["a"])  # type: ignore[attr-defined]
+    assert not hasattr(mock_llm, "no_such_thing")
+    with pytest.raises(ValueError, match="no multi_modal_data"):
+        mock_llm.generate({"prompt": "a", "multi_modal_data": {}})
+    with pytest.raises(RequestFailed, match="lora_request"):
+        mock_llm.generate("a", lora_request="an adapter")
+    with pytest.raises(RequestFailed, match="continue_final_message"):
+        mock_llm.chat([{"role": "user", "content": "a"}], continue_final_message=True)
+    salted = {"prompt": "a", "cache_salt": "s"}
+    assert mock_llm.generate(salted, lora_request=None, use_tqdm=False)
+
+
 def test_acceptance_is_told(mock_llm: LLM) -> None:
     fixed = SamplingParams(max_tokens=50, speculation={"method": "ngram", "num_speculative_tokens": 3})
     assert mock_llm.generate(PROMPTS[0], fixed)[0].acceptance["num_spec_tokens"] == 3
