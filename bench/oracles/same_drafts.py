@@ -142,7 +142,7 @@ def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]], secon
 def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[DraftedAnswer]:
     """Through the worker's own engine."""
     from services.api.messages import Sampling
-    from services.training.offline import OfflineEngine, runner_with_head
+    from services.worker.in_process import InProcessEngine, runner_with_head
     from services.worker.running.load_torch_model import Wanted
 
     wanted = Wanted(dtype="float32", draft_dtype="float32", kv_cache_mb=512)
@@ -159,7 +159,7 @@ def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.
     drafter.draft = watched
     for prompt in asked:
         seen.clear()
-        engine, began = OfflineEngine(runner, options.method), time.perf_counter()
+        engine, began = InProcessEngine(runner, options.method), time.perf_counter()
         [done] = engine.run({0: prompt}, Sampling(max_tokens=options.tokens))
         yield DraftedAnswer(prompt, done.ids, dict(seen), time.perf_counter() - began)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from services.api.sampling import Sampling
-from services.training.offline import OfflineEngine
+from services.worker.in_process import InProcessEngine
 from services.worker.running.runner import Runner
 
 TOLD_EVERY_S = 10.0
@@ -44,7 +44,7 @@ def make(runner: Runner, prompts: Mapping[int, Sequence[int]], file: Path, sampl
     """Answers these prompts, and appends each answer to the file as it ends. The text of a prompt depends on its number
     and the seed, whatever else is answered."""
     with file.open("ab") as out:
-        for ended in OfflineEngine(runner).run(prompts, sampling):
+        for ended in InProcessEngine(runner).run(prompts, sampling):
             prompt = prompts[ended.number]
             stopped = ended.finished.reason == "stop"
             text = ModelAnswer(ended.number, len(prompt), [*prompt, *ended.ids], stopped)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.api.messages import Finished
 from services.api.sampling import Sampling
-from services.training.offline import OfflineEngine, runner_with_head
+from services.worker.in_process import InProcessEngine, runner_with_head
 from services.worker.running.load_torch_model import Wanted
 
 
@@ -29,7 +29,7 @@ def measure(
 ) -> Measured:
     runner, _ = runner_with_head(folder, method, head, wanted)
     sampling = Sampling(max_tokens=max_tokens)
-    ended = OfflineEngine(runner, method).run(dict(enumerate(prompts)), sampling)
+    ended = InProcessEngine(runner, method).run(dict(enumerate(prompts)), sampling)
     return _counted([each.finished for each in ended])
 
 

@@ -1,4 +1,5 @@
-"""The worker's engine without a thread, sockets and a proposer: prompts run to their ends in batches."""
+"""The worker's engine without a thread, sockets and a proposer: prompts run to their ends in batches. Trainings answer
+prompts with it, and `specmesh.engine` gives it to Python programs."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def runner_with_head(folder: Path, method: str, head: Path, wanted: Wanted) -> t
     return TorchRunner(model, HeadDrafters({method: drafter})), drafter
 
 
-class OfflineEngine:
+class InProcessEngine:
     def __init__(self, runner: Runner, method: str = NAIVE) -> None:
         """`method` is `naive`, or that of a drafter which the runner has."""
         limits = limits_of(
