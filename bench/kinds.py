@@ -52,7 +52,7 @@ def texts_of(kind: str, tokens: int, more: int) -> tuple[list[array[int]], list[
     learned: list[array[int]] = []
     held_out: list[array[int]] = []
     total = 0
-    for text in _texts(kind):
+    for text in texts(kind):
         if total < tokens:
             learned.append(text)
             total += len(text)
@@ -63,7 +63,8 @@ def texts_of(kind: str, tokens: int, more: int) -> tuple[list[array[int]], list[
     return None
 
 
-def _texts(kind: str) -> Iterator[array[int]]:
+def texts(kind: str) -> Iterator[array[int]]:
+    """All that the machine has."""
     found = sorted(KINDS[kind]())
     random.Random(kind).shuffle(found)
     seen: set[bytes] = set()

@@ -7,8 +7,8 @@ from types import ModuleType
 
 # In the order in which docs/results.md shows them.
 BENCHMARKS = {
-    "never_slower": "never_slower", "peers": "oracles.peers", "serving": "serving", "compare": "compare",
-    "engine": "engine", "verify": "verify", "proposer": "proposer", "acceptance": "acceptance",
+    "never_slower": "never_slower", "peers": "oracles.peers", "offline": "oracles.offline", "serving": "serving",
+    "compare": "compare", "engine": "engine", "verify": "verify", "proposer": "proposer", "acceptance": "acceptance",
     "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing", "bus": "bus",
     "step_overhead": "step_overhead", "witnesses": "oracles.witnesses", "vllm_drafter": "oracles.vllm_drafter",
     "faults": "failures.faults",

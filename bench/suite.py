@@ -62,6 +62,7 @@ FORMS: dict[str, tuple[SuitePart, ...]] = {
         SuitePart("serving", "", 180),
         SuitePart("never_slower", "", 2400),
         SuitePart("faults", "--workloads chat --waves 24", 700),
+        SuitePart("offline", "", 420),
         SuitePart("peers", "", 240),
         SuitePart("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
     ),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 from bench.held_out import prompts, sources
 from bench.oracles.draft_folders import FAMILIES, made
+from bench.oracles.other_python import environment
 from bench.replay import agreeing
 from bench.rows import ROOT
 from bench.shown import Shown
@@ -104,10 +104,7 @@ def in_vllm(
         files = [Path(place) / name for name in ("job.json", "answer.json")]
         files[0].write_text(json.dumps(job))
         command = [options.vllm, "-m", "bench.oracles.vllm_drafts", *map(str, files)]
-        # vLLM asks for Intel's OpenMP, which its CPU wheel brings along, wherever it drafts.
-        library = Path(options.vllm).parents[1] / "lib" / "libiomp5.so"
-        openmp = {"LD_PRELOAD": str(library)} if library.is_file() else {}
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | openmp)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment(options.vllm))
         if done.returncode:
             raise SystemExit(f"{options.vllm} -m bench.oracles.vllm_drafts failed:\n{done.stderr[-2000:]}")
         said = json.loads(files[1].read_text())
