@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS / "models" / "heads")]
 
 import reference  # noqa: E402
