@@ -113,6 +113,10 @@ class Fields:
         whole = {name: value for name, value in self.values.items() if name in _OF_THE_WHOLE}
         return Fields(whole | own | {"architectures": [TEXT_PARTS[kind]]}, self._generation)
 
+    def changed(self, values: dict[str, Any]) -> Fields:
+        """The same, with other values of some fields."""
+        return Fields(self.values | values, self._generation)
+
     def given(self, name: str) -> bool:
         return self.values.get(name) is not None
 

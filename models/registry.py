@@ -9,6 +9,7 @@ FAMILIES: dict[str, str] = {
     "DeepseekV3ForCausalLM": "models.deepseek_v3:network",
     "Ernie4_5ForCausalLM": "models.ernie4_5:network",
     "Ernie4_5_MoeForCausalLM": "models.ernie4_5_moe:network",
+    "Gemma3ForCausalLM": "models.gemma3:network",
     "Glm4MoeForCausalLM": "models.glm4_moe:network",
     # GLM-4.7 Flash: DeepSeek-V3's layers.
     "Glm4MoeLiteForCausalLM": "models.deepseek_v3:network",
@@ -23,8 +24,12 @@ FAMILIES: dict[str, str] = {
 }
 
 # Models that see images, too: their text part, text_config, is one of these families, by its model_type.
-WITH_IMAGES = ("Mistral3ForConditionalGeneration",)
-TEXT_PARTS: dict[str, str] = {"ministral3": "Ministral3ForCausalLM", "mistral": "MistralForCausalLM"}
+WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration")
+TEXT_PARTS: dict[str, str] = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+}
 
 # Families that people ask for -> what of them isn't computed.
 LACKING: dict[str, str] = {

@@ -113,7 +113,7 @@ def _mlp(one: Mlp, rank: int, ranks: int) -> Mlp:
     if wide // step < ranks:
         raise _refused("columns of an MLP", wide, ranks)
     first, count = (step * each for each in part_of(wide // step, rank, ranks))
-    return Mlp(gate_up=_rows(one.gate_up, [(first, count)] * 2), down=_columns(one.down, first, count))
+    return replace(one, gate_up=_rows(one.gate_up, [(first, count)] * 2), down=_columns(one.down, first, count))
 
 
 def _experts(one: Experts, rank: int, ranks: int) -> Experts:

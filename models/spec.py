@@ -46,11 +46,12 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMSNorm: `name`.weight is [width]."""
+    """RMSNorm: `name`.weight is [width], or with `plus_one` that less one (Gemma)."""
 
     name: str
     width: int
     epsilon: float
+    plus_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,11 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """down(silu(gate) · up)."""
+    """down(f(gate) · up). `activation` f: silu, or gelu_tanh (GELU by the formula with tanh)."""
 
     gate_up: Linear
     down: Linear
+    activation: str = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,9 @@ class Layer:
     attention: Attention | LatentAttention
     mlp_norm: Norm
     mlp: Mlp | Experts
+    # Of what the attention or the MLP gives, before it is added.
+    attention_end_norm: Norm | None = None
+    mlp_end_norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,8 @@ Entry = Fused | Beside | Given
 class Network:
     """A whole decoder: x = embed; x += attention(norm x); x += mlp(norm x), for every layer; head(norm x).
 
+    What is added may have been normed (Layer.attention_end_norm), and the embedding multiplied.
+
     With an `entry` it is a drafter's: its rows come with values that the target model, or it itself, computed before.
     """
 
@@ -223,6 +230,8 @@ class Network:
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
     entry: Entry | None = None
+    # What rows of the embedding are multiplied with as they are looked up; a head tied to it reads them as stored.
+    embedding_scale: float = 1.0
     # Rows of the embedding, and outputs of the head, that a rank has: from cut.first on, at most `share`.
     cut: Cut | None = None
     share: int = 0

@@ -116,6 +116,12 @@ def embedding_of(network: spec.Network, weights: Weights) -> torch.Tensor:
     return weights.take(network.embedding, *shape, rows=of_axis(network.rows, network.cut))
 
 
+def norm_weight(one: spec.Norm, weights: Weights) -> torch.Tensor:
+    """What normed rows are multiplied with, float32 [width]."""
+    stored = weights.take(f"{one.name}.weight", one.width).float()
+    return stored + 1.0 if one.plus_one else stored
+
+
 def _mapped(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")

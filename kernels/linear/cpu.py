@@ -2,7 +2,7 @@
 
 A chunk is a few blocks of 32 outputs for all rows. Rows go through in tiles of up to 8: their sums stay in
 registers while the block streams by (kernels/linear/tiles.py), then an ending turns them into outputs: stored,
-added into the residual, or silu(gate) · up. Every sum takes its steps in one order, whatever the number of rows
+added into the residual, or f(gate) · up. Every sum takes its steps in one order, whatever the number of rows
 and their place in a tile, and endings look at one row and 16 outputs at a time: a row's bits depend on the row.
 
 Rows of x are `x_stride` bytes apart; of a row nothing is read but its K values, of an output nothing is written
@@ -11,6 +11,7 @@ but its N values. Inputs of kind int8 are bytes x/scale + 128 with a float32 sca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +27,7 @@ from kernels.linear import tiles
 from kernels.linear.packing import PER_WORD, PackedWeight, blocks_of_a_chunk
 from kernels.linear.tiles import BLOCK, LANES, STEP_BYTES, WIDE_ROWS
 
-# What becomes of the sums.
+# What becomes of the sums: stored, added, or with a gated weight f(gate) · up.
 STORE, ADD, GATE = "store", "add", "gate"
 _STORE_FLOAT32, _STORE_BFLOAT16, _ADD_FLOAT32, _GATE_FLOAT32, _GATE_BFLOAT16 = range(5)
 _ENDINGS = {
@@ -36,13 +37,16 @@ _ENDINGS = {
     (GATE, torch.float32): _GATE_FLOAT32,
     (GATE, torch.bfloat16): _GATE_BFLOAT16,
 }
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+# Of GELU: 2·√(2/π), and what the cube counts.
+_GELU_SLOPE, _GELU_CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044715)
 
 # Words of the op. NEXT: the weights that the program's next linear begins with.
 (
     X, X_STRIDE, X_SCALES, WEIGHT, STARTS, SCALES, BIAS, STEPS, TAIL_BYTES, BLOCKS, PER_CHUNK, CHUNKS, OUTPUTS, OUT,
     OUT_STRIDE, ENDING, ROWS_AT, ROWS_AT_ONCE, THREADS, NEXT, EXPERTS, PLACES, CHOSEN, TOP_K, X_GROUP, OUT_GROUP,
-    _WORDS,
-) = range(27)  # fmt: skip
+    ACTIVATION, _WORDS,
+) = range(28)  # fmt: skip
 
 # So many tiles that pass a block at once are faster than fewer that pass it twice.
 _FEW_TILES = 3
@@ -113,6 +117,15 @@ def _value(args, variant, sums, row, output, place):
 
 
 @_inner
+def _activated(args, gate):
+    """silu(gate) = gate · sigmoid(gate), or gelu(gate) = gate · sigmoid(2·√(2/π) · (gate + 0.044715 · gate³))."""
+    by = gate
+    if v.word(args, ACTIVATION) == 1:
+        by = v.spread(_GELU_SLOPE) * v.multiply_add(v.spread(_GELU_CUBE) * gate * gate, gate, gate)
+    return gate / (v.spread(1.0) + v.exps(v.zeros() - by))
+
+
+@_inner
 def _end(args, variant, sums, row, count, block):
     """Outputs of `count` rows from `row` on. A gated block holds 16 gates, then the 16 ups they belong to."""
     ending, outputs = v.word(args, ENDING), v.word(args, OUTPUTS)
@@ -124,9 +137,8 @@ def _end(args, variant, sums, row, count, block):
         if ending >= _GATE_FLOAT32:
             gate = _value(args, variant, sums, row + r, block * BLOCK, r * BLOCK)
             up = _value(args, variant, sums, row + r, block * BLOCK + LANES, r * BLOCK + LANES)
-            silu = gate / (v.spread(1.0) + v.exps(v.zeros() - gate))
             at = of_expert * LANES
-            v.store_part(to, at, silu * up, outputs - at, ending == _GATE_BFLOAT16)
+            v.store_part(to, at, _activated(args, gate) * up, outputs - at, ending == _GATE_BFLOAT16)
         else:
             for half in range(2):
                 at = of_expert * BLOCK + half * LANES
@@ -301,8 +313,9 @@ def linear(
     places: LinearPlaces | None = None,
     threads: int = 1,
     portable: bool = False,
+    activation: str = "silu",
 ) -> Op:
-    """`out` is of `dtype`. The step's word `rows_at` says how many rows there are.
+    """`out` is of `dtype`. The step's word `rows_at` says how many rows there are. `activation` is that of a gate.
 
     With experts, `places` says which rows of x and of `out` are whose. `threads` is how many will run the program.
     """
@@ -326,6 +339,7 @@ def linear(
     if places is not None:
         words[PLACES], words[CHOSEN], words[TOP_K] = places.starts, places.chosen, places.top_k
     words[X_GROUP], words[OUT_GROUP] = x.group, out.group
+    words[ACTIVATION] = _ACTIVATIONS[activation]
     native, run, narrow = _RUNS[weight.kind]
     return Op(run if native and not portable else narrow, linear_chunks, words, (weight,))
 

@@ -24,7 +24,7 @@ from kernels.dependent import wait_for_kernel_before
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.moe import coded
 from kernels.moe.coded import CodedExperts, expert_coded
-from kernels.norm_rope_act.fused import silu_gate
+from kernels.norm_rope_act.fused import gated
 
 # Rows of a tile: the fewest that matrix instructions take. An expert seldom gets more in a decoding step.
 BLOCK_M = 16
@@ -272,11 +272,12 @@ def experts(
     ids: torch.Tensor,  # [R, top_k] int32, ascending in a row
     weights: torch.Tensor,  # [R, top_k] float32
     shared: torch.Tensor | None = None,  # [R, H], added last
+    activation: str = "silu",
 ) -> torch.Tensor:  # [R, H] float32
     pairs, top_k = ids.numel(), ids.shape[1]
     places, tile_experts = sort_by_expert(ids, len(gate_up))
     wide = expert_linear(x, gate_up, places, tile_experts, pairs, top_k, x.dtype)
-    given = expert_linear(silu_gate(wide), down, places, tile_experts, pairs, 1, torch.float32)
+    given = expert_linear(gated(wide, activation), down, places, tile_experts, pairs, 1, torch.float32)
     return combine(given, weights, shared)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.norm_rope_act.reference import silu_gate
+from kernels.norm_rope_act.reference import gated
 
 
 def route(
@@ -69,12 +69,13 @@ def experts(
     down: torch.Tensor,  # [E, H, I]
     ids: torch.Tensor,  # [R, top_k] int32, ascending in a row; -1: an expert of another rank
     weights: torch.Tensor,  # [R, top_k] float32
+    activation: str = "silu",
 ) -> torch.Tensor:  # [R, H] float32
-    """Σ weight · down(silu(gate) · up) over a row's experts."""
+    """Σ weight · down(f(gate) · up) over a row's experts."""
     x = x.float()
     out = torch.zeros(x.shape[0], down.shape[1], device=x.device)
     for expert in ids[ids >= 0].unique().tolist():  # ascending
         rows, place = torch.where(ids == expert)
-        gated = silu_gate(x[rows] @ gate_up[expert].float().T)
-        out[rows] += weights[rows, place, None] * (gated @ down[expert].float().T)
+        inner = gated(x[rows] @ gate_up[expert].float().T, activation)
+        out[rows] += weights[rows, place, None] * (inner @ down[expert].float().T)
     return out

@@ -1,5 +1,5 @@
-"""The ops of the CPU program that look at one row: embed, RMSNorm of all rows or of the wanted ones, taps, and the
-wanted rows one behind the other.
+"""The ops of the CPU program that look at one row: embed, RMSNorm of all rows or of the wanted ones, RMSNorm of what is
+added to the residual, taps, and the wanted rows one behind the other.
 
 The residual stream is float32. A norm writes rows of the model's type; where linears read bytes, it writes those,
 too, with a scale a row (kernels/linear/cpu.py). A row never reads another one.
@@ -21,8 +21,8 @@ _ROWS = 4
 
 (
     TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, OUT_STRIDE,
-    FIRST, ENTRIES, ROWS_AT, _WORDS,
-) = range(16)  # fmt: skip
+    FIRST, ENTRIES, ROWS_AT, SCALE, _WORDS,
+) = range(17)  # fmt: skip
 
 
 @op_chunks
@@ -39,6 +39,7 @@ def clear_row(to, width):
 @op
 def embed_rows(args, step, chunk, thread):
     width, first, entries = v.word(args, WIDTH), v.word(args, FIRST), v.word(args, ENTRIES)
+    scale = v.spread(v.float_in(v.word(args, SCALE)))
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
         token = np.int64(v.load_i32(v.word(step, TOKENS), row)) - first
         to = v.word(args, RESIDUAL) + row * width * 4
@@ -48,7 +49,7 @@ def embed_rows(args, step, chunk, thread):
         at = token * width
         for i in range(0, width, LANES):
             value = v.load_part(v.word(args, TABLE), at + i, width - i, v.word(args, TABLE_BFLOAT16) != 0)
-            v.store_part(to, i, value, width - i, False)
+            v.store_part(to, i, value * scale, width - i, False)
 
 
 @numba.njit(error_model="numpy")
@@ -89,6 +90,17 @@ def norm_rows(args, step, chunk, thread):
 
 
 @op
+def add_normed_rows(args, step, chunk, thread):
+    width, weight = v.word(args, WIDTH), v.word(args, WEIGHT)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, v.word(args, ROWS_AT)))):
+        given, to = v.word(args, TABLE) + row * width * 4, v.word(args, RESIDUAL) + row * width * 4
+        rms_norm(given, False, weight, v.float_in(v.word(args, EPSILON)), width, given, False)
+        for i in range(0, width, LANES):
+            value = v.load_part(to, i, width - i, False) + v.load_part(given, i, width - i, False)
+            v.store_part(to, i, value, width - i, False)
+
+
+@op
 def tap_rows(args, step, chunk, thread):
     width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
@@ -124,10 +136,11 @@ def clear_rows(args, step, chunk, thread):
         clear_row(v.word(args, RESIDUAL) + row * width * 4, width)
 
 
-def embed(table: torch.Tensor, residual: int, first: int = 0) -> Op:
-    """residual[row] = table[token - first], or zeros where the table ends; table [entries, width] in bfloat16 or
-    float32."""
+def embed(table: torch.Tensor, residual: int, first: int = 0, scale: float = 1.0) -> Op:
+    """residual[row] = table[token - first] · scale, or zeros where the table ends; table [entries, width] in bfloat16
+    or float32."""
     words = [0] * _WORDS
+    words[SCALE] = v.bits_of_float(scale)
     words[FIRST], words[ENTRIES] = first, len(table)
     words[TABLE], words[TABLE_BFLOAT16] = table.data_ptr(), int(table.dtype == torch.bfloat16)
     words[RESIDUAL], words[WIDTH] = residual, table.shape[1]
@@ -180,6 +193,18 @@ def norm(
     assert len(weight) == width
     words[WEIGHT], words[EPSILON] = weight.data_ptr(), v.bits_of_float(epsilon)
     return Op(norm_rows, rows_chunks, words, (weight,))
+
+
+def add_normed(
+    given: int, residual: int, width: int, weight: torch.Tensor, epsilon: float, rows_at: int = ROWS
+) -> Op:  # fmt: skip
+    """residual[row] += RMSNorm(given[row]), float32, of as many rows as the step's word `rows_at` says; `given` is
+    written over."""
+    words = [0] * _WORDS
+    words[ROWS_AT] = rows_at
+    words[TABLE], words[RESIDUAL], words[WIDTH] = given, residual, width
+    words[WEIGHT], words[EPSILON] = weight.data_ptr(), v.bits_of_float(epsilon)
+    return Op(add_normed_rows, rows_chunks, words, (weight,))
 
 
 def tap(

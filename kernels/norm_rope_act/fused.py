@@ -86,15 +86,20 @@ def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.cons
 
 
 @triton.jit
-def silu_gate_kernel(gate_up, out, width: tl.constexpr, BLOCK: tl.constexpr):
-    """out = silu(gate) · up, of rows that hold gate and up side by side."""
+def gated_kernel(gate_up, out, width: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexpr):
+    """out = f(gate) · up, of rows that hold gate and up side by side; f(gate) = gate · sigmoid of gate, or of
+    GELU's polynomial."""
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     gate = tl.load(gate_up + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
-    gated = gate / (1.0 + tl.exp(-gate)) * up
+    by = gate
+    if GELU:
+        # 2·√(2/π).
+        by = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    gated = gate / (1.0 + tl.exp(-by)) * up
     tl.store(out + row * width + at, gated.to(out.dtype.element_ty), mask=inside)
 
 
@@ -173,12 +178,16 @@ def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     return out
 
 
-def silu_gate(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up for [R, 2·I] -> [R, I], the same dtype."""
+def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
+    """f(gate) · up for [R, 2·I] -> [R, I], the same dtype; f is silu or gelu_tanh."""
+    assert activation in ("silu", "gelu_tanh")
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(PIECE, power_of_two(width))
-    launch(silu_gate_kernel, (rows, ceil_div(width, block)), gate_up, out, width=width, BLOCK=block)
+    launch(
+        gated_kernel, (rows, ceil_div(width, block)), gate_up, out,
+        width=width, GELU=activation == "gelu_tanh", BLOCK=block,
+    )  # fmt: skip
     return out
 
 
@@ -210,10 +219,12 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (norm_wanted_kernel, row, warps),
             (tap_kernel, row | {"stride": 3 * width, "NORMED": True}, warps),
             (norm_kernel, row | {"stride": width}, warps),
-            (silu_gate_kernel, piece, 4),
+            (gated_kernel, piece | {"GELU": False}, 4),
+            (gated_kernel, piece | {"GELU": True}, 4),
             (embed_kernel, piece, 4),
         ):
             if kernel is embed_kernel:
                 pointers["out"] = "*fp32"
             signature = signature_of(kernel, pointers, constants)
-            yield Compilation(f"{kernel.__name__} {kind}", kernel, signature, constants, count)
+            gelu = ", gelu" if constants.get("GELU") else ""
+            yield Compilation(f"{kernel.__name__} {kind}{gelu}", kernel, signature, constants, count)

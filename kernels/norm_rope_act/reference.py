@@ -21,7 +21,10 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def silu_gate(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up for [R, 2·I] -> [R, I]."""
+def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
+    """f(gate) · up for [R, 2·I] -> [R, I]; f is silu or gelu_tanh."""
     gate, up = gate_up.float().chunk(2, dim=-1)
+    if activation == "gelu_tanh":
+        return torch.nn.functional.gelu(gate, approximate="tanh") * up
+    assert activation == "silu"
     return torch.nn.functional.silu(gate) * up

@@ -13,10 +13,10 @@ import torch
 
 from kernels.cpu_program import ROWS, WANTED_COUNT, Op
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
-from kernels.linear.cpu import Rows, linear, quantize_rows
+from kernels.linear.cpu import ADD, STORE, Rows, linear, quantize_rows
 from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
-from kernels.norm_rope_act.cpu_rows import clear, norm, tap, wanted
+from kernels.norm_rope_act.cpu_rows import add_normed, clear, norm, tap, wanted
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
@@ -25,13 +25,13 @@ from models.executor import Options
 from models.layers.rope import rope_tables
 from models.quantized.stored import StoredPart
 from models.taps import FINAL, Tap
-from models.weights import Weights
+from models.weights import Weights, norm_weight
 
 # What a linear reads, and its twin of bytes.
 Input = tuple[Buffer, Buffer | None]
 Made = TypeVar("Made")
-# Stands between the ops where the residual is summed over the ranks.
-SUM = None
+# What is computed in order: a buffer stands where its rows are summed over the ranks.
+Step = Op | Buffer
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
@@ -74,12 +74,13 @@ class ModelBuilder:
     # Ops --------------------------------------------------------------------------------------------------
 
     def linear(
-        self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int | None = None
-    ) -> Op:
+        self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int | None = None,
+        activation: str = "silu",
+    ) -> Op:  # fmt: skip
         source = x[1] or x[0]
         rows = Rows(source.address, weight.inputs * source.dtype.itemsize, source.rows.scales)
         at = self._rows_at if rows_at is None else rows_at
-        return linear(weight, rows, out, dtype, ending, at, threads=self.threads)
+        return linear(weight, rows, out, dtype, ending, at, threads=self.threads, activation=activation)
 
     def quantize(self, x: Input, width: int) -> list[Op]:
         """Its bytes, if there are to be any."""
@@ -144,14 +145,24 @@ class ModelBuilder:
             return [tap(self.residual.address, width, rows, self.dtype)]
         return [tap(self.residual.address, width, rows, self.dtype, self.norm_weight(norm), norm.epsilon)]
 
-    def summed(self, ops: list[Op]) -> list[Op | None]:
+    def add(self, weight: PackedWeight, x: Input, end: spec.Norm | None) -> Op:
+        """What a layer's part gives, to the residual, or where it is `end` normed first."""
+        if end is None:
+            return self.linear(weight, x, self.residual.rows, torch.float32, ADD)
+        return self.linear(weight, x, self._given.rows, torch.float32, STORE)
+
+    def summed(self, ops: list[Op], end: spec.Norm | None) -> list[Step]:
         """Ops that add to the residual, and with other ranks the mark where it is summed: rank 0 has the residual in
-        its sum, the others only what they add."""
+        its sum, the others only what they add. With a norm at the end what it reads is summed, and every rank adds."""
         group, residual = self.options.group, self.residual
+        if end is not None:
+            given, weight = self._given, self.norm_weight(end)
+            added = add_normed(given.address, residual.address, residual.width, weight, end.epsilon, self._rows_at)
+            return [*ops, *([given] if group else []), added]
         if group is None:
             return [*ops]
         # What reads the residual has read it.
-        return [*([clear(residual.address, residual.width)] if group.rank else []), *ops, SUM]
+        return [*([clear(residual.address, residual.width)] if group.rank else []), *ops, residual]
 
     # Weights ----------------------------------------------------------------------------------------------
 
@@ -169,7 +180,7 @@ class ModelBuilder:
         return stored.dense(torch.bfloat16 if self.kind == "bfloat16" else torch.float32), None
 
     def norm_weight(self, one: spec.Norm) -> torch.Tensor:
-        weight = self.weights.take(f"{one.name}.weight", one.width).float().contiguous()
+        weight = norm_weight(one, self.weights).contiguous()
         self._keeps.append(weight)
         return weight
 
@@ -177,6 +188,10 @@ class ModelBuilder:
         return HeadNorm(0, 0.0) if one is None else HeadNorm(self.norm_weight(one).data_ptr(), one.epsilon)
 
     # Memory -----------------------------------------------------------------------------------------------
+
+    @property
+    def _given(self) -> Buffer:
+        return self.shared("given", self.network.hidden_size, torch.float32)
 
     def shared(self, name: str, width: int, dtype: torch.dtype | None = None) -> Buffer:
         """One for all layers that call it so."""

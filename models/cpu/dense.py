@@ -2,17 +2,17 @@
 
     normed -qkv-> qkv -rotate, store, attend, merge-> attended -output(+)-> residual
     normed -gate·up-> gated -down(+)-> residual
+
+or, where the layer norms what they give (`end`), to a buffer of their own in place of the residual.
 """
 
 from __future__ import annotations
 
-import torch
-
 from kernels.cpu_program import Op
-from kernels.linear.cpu import ADD, GATE, STORE, Rows
+from kernels.linear.cpu import GATE, STORE, Rows
 from kernels.paged_attention.cpu_ops import Places, Shape, attention_ops
 from models.cpu.builder import Input, ModelBuilder
-from models.spec import Attention, Mlp
+from models.spec import Attention, Mlp, Norm
 
 
 def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
@@ -30,7 +30,9 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
     )
 
 
-def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input, only_wanted: bool = False) -> list[Op]:
+def attention(
+    builder: ModelBuilder, one: Attention, shape: Shape, x: Input, end: Norm | None, only_wanted: bool = False
+) -> list[Op]:
     """From the normed rows `x` to the residual; with `only_wanted` to that of the wanted rows alone."""
     keys, values = (builder.make_pages(words) for words in shape.page_words)
     cos, sin = builder.rope_tables(one.rope)
@@ -43,15 +45,16 @@ def attention(builder: ModelBuilder, one: Attention, shape: Shape, x: Input, onl
         *attention_ops(shape, places, builder.workspace(shape), *norms),
         *(builder.only_wanted(one.output.inputs) if only_wanted else ()),
         *builder.quantize(builder.attended, one.output.inputs),
-        builder.linear(builder.pack(one.output), builder.attended, builder.residual.rows, torch.float32, ADD),
+        builder.add(builder.pack(one.output), builder.attended, end),
     ]
 
 
-def mlp(builder: ModelBuilder, one: Mlp) -> list[Op]:
+def mlp(builder: ModelBuilder, one: Mlp, end: Norm | None = None) -> list[Op]:
     """From the normed rows to the residual."""
     gated = Rows(builder.gated[0].address, one.down.inputs * builder.dtype.itemsize)
+    gate_up = builder.pack(one.gate_up, gated=True)
     return [
-        builder.linear(builder.pack(one.gate_up, gated=True), builder.normed, gated, builder.dtype, GATE),
+        builder.linear(gate_up, builder.normed, gated, builder.dtype, GATE, activation=one.activation),
         *builder.quantize(builder.gated, one.down.inputs),
-        builder.linear(builder.pack(one.down), builder.gated, builder.residual.rows, torch.float32, ADD),
+        builder.add(builder.pack(one.down), builder.gated, end),
     ]

@@ -34,6 +34,7 @@ from kernels.cpu_program import (
     TOKENS,
     WANTED,
     WANTED_COUNT,
+    Op,
     Program,
 )
 from kernels.kv_store.cpu import fork_op, layers_of, move
@@ -41,6 +42,7 @@ from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import ModelBuilder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
+from models.cpu.memory import Buffer
 from models.cpu.projection import CpuProjection
 from models.executor import Options, Output, PageTensor
 from models.group import Group
@@ -66,11 +68,12 @@ class CpuExecutor:
         self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype)})"
         builder = ModelBuilder(network, weights, options, MAX_ROWS)
         built = build(builder)
-        ops = [one for one in built if one is not None]
+        ops = [one for one in built if isinstance(one, Op)]
         linears.follow(ops)
-        # Where other ranks' sums are waited for, counted in ops; the first op is put before all.
-        self._sums = [at + 1 - number for number, at in enumerate(at for at, one in enumerate(built) if one is None)]
-        self._group, self._residual, self._vocab_size = options.group, builder.residual, network.vocab_size
+        # Where other ranks' sums are waited for, counted in ops, and what is summed; the first op is put before all.
+        sums = [(at, one) for at, one in enumerate(built) if isinstance(one, Buffer)]
+        self._sums = [(at + 1 - number, one) for number, (at, one) in enumerate(sums)]
+        self._group, self._vocab_size = options.group, network.vocab_size
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
         self._hidden = builder.hidden
         # The norm before the head is the last to write here.
@@ -132,10 +135,10 @@ class CpuExecutor:
         return Output(logits, features, None if self._final is None else self._final.view(wanted))
 
     def _run_with_others(self, group: Group, rows: int, logits: torch.Tensor) -> torch.Tensor:
-        residual, first = self._residual.view(rows), 0
-        for at in self._sums:
+        first = 0
+        for at, buffer in self._sums:
             self._program.run(first, at)
-            group.sum(residual)
+            group.sum(buffer.view(rows))
             first = at
         self._program.run(first)
         return group.side_by_side(logits, self._vocab_size)

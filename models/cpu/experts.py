@@ -16,15 +16,17 @@ from kernels.linear.packing import PackedWeight, pack
 from kernels.moe.cpu import MOST_EXPERTS, Routed, expert_ops, route_ops, widen_op
 from models.cpu import dense
 from models.cpu.builder import ModelBuilder
-from models.spec import ExpertRouter, Experts, Linear
+from models.spec import ExpertRouter, Experts, Linear, Norm
 
 
-def why_not(experts: Experts) -> str:
+def why_not(experts: Experts, end: Norm | None) -> str:
     """Why the compiled loops lack these, or ""."""
     if experts.router.experts > MOST_EXPERTS:
         return f"the compiled loops choose among at most {MOST_EXPERTS} experts"
     if any(linear.bias for mlp in experts.experts for linear in (mlp.gate_up, mlp.down)):
         return "experts with a bias aren't among the compiled loops"
+    if end is not None or any(mlp.activation != "silu" for mlp in experts.experts):
+        return "experts with a norm behind them, or without SiLU, aren't among the compiled loops"
     if experts.router.linear.inputs % 4:
         return f"the compiled loops gather rows of a multiple of 4 numbers, not of {experts.router.linear.inputs}"
     return ""

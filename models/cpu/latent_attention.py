@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 
 from kernels.cpu_program import Op
-from kernels.linear.cpu import ADD, STORE
+from kernels.linear.cpu import STORE
 from kernels.mla_attention.cpu import LatentPlaces, LatentShape, LatentWeights, latent_attention_ops, norm_rows_op
 from models.cpu.builder import ModelBuilder
-from models.spec import LatentAttention
+from models.spec import LatentAttention, Norm
 
 
 def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> LatentShape:
@@ -30,7 +30,9 @@ def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> Latent
     )
 
 
-def latent_attention(builder: ModelBuilder, attention: LatentAttention, shape: LatentShape) -> list[Op]:
+def latent_attention(
+    builder: ModelBuilder, attention: LatentAttention, shape: LatentShape, end: Norm | None
+) -> list[Op]:
     """From the normed rows to the residual."""
     keys, values = (builder.make_pages(words) for words in shape.attention.page_words)
     cos, sin = builder.rope_tables(attention.rope)
@@ -51,7 +53,7 @@ def latent_attention(builder: ModelBuilder, attention: LatentAttention, shape: L
         builder.linear(builder.pack(attention.kv_down), builder.normed, kv.rows, dtype, STORE),
         *middle,
         *builder.quantize(attended, attention.output.inputs),
-        builder.linear(builder.pack(attention.output), attended, builder.residual.rows, torch.float32, ADD),
+        builder.add(builder.pack(attention.output), attended, end),
     ]
 
 

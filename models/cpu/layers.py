@@ -2,6 +2,8 @@
 
     residual -norm-> normed -attention(+)-> residual -norm-> normed -mlp(+)-> residual
 
+with a norm at an end:  normed -attention-> given -norm(+)-> residual
+
 Of a prompt's rows the last layer needs little more than keys and values: behind its attention only the rows go on whose
 logits are wanted.
 """
@@ -16,32 +18,36 @@ from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, entry, experts, latent_attention
-from models.cpu.builder import SUM, Input, ModelBuilder, activation_dtype
+from models.cpu.builder import Input, ModelBuilder, Step, activation_dtype
 from models.executor import Options
-from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Network
 from models.taps import FINAL
 from models.weights import embedding_of
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
 
-def build(builder: ModelBuilder) -> list[Op | None]:
-    """Once for a builder. None: the residual is summed over the ranks (Builder.summed)."""
+def build(builder: ModelBuilder) -> list[Step]:
+    """Once for a builder."""
     network = builder.network
     table = embedding_of(network, builder.weights)
     # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
     table = table.contiguous() if table.dtype == torch.bfloat16 else table.float().contiguous()
-    first = embed(table, builder.residual.address, network.cut.first if network.cut else 0)
-    ops: list[Op | None] = [first, *([] if network.cut is None else [SUM]), *entry.entry(builder)]
+    at = network.cut.first if network.cut else 0
+    first = embed(table, builder.residual.address, at, network.embedding_scale)
+    ops: list[Step] = [first, *([] if network.cut is None else [builder.residual]), *entry.entry(builder)]
     for index, layer in enumerate(network.layers):
         only_wanted = _only_wanted(builder, index)
         if index == 0 and isinstance(network.entry, Beside):
             ops += entry.second_half(builder, layer.attention_norm)
-            ops += _attention(builder, layer.attention, builder.pair, only_wanted)
+            attended = _attention(builder, layer, builder.pair, only_wanted)
+            ops += builder.summed(attended, layer.attention_end_norm)
         else:
             ops.append(builder.norm(layer.attention_norm))
-            ops += builder.summed(_attention(builder, layer.attention, builder.normed, only_wanted))
-        ops += [builder.norm(layer.mlp_norm), *builder.summed(_mlp(builder, layer.mlp)), *builder.taps(index)]
+            attended = _attention(builder, layer, builder.normed, only_wanted)
+            ops += builder.summed(attended, layer.attention_end_norm)
+        ops += [builder.norm(layer.mlp_norm), *builder.summed(_mlp(builder, layer), layer.mlp_end_norm)]
+        ops += builder.taps(index)
     ops += builder.taps(FINAL)
     if network.head.parts:
         head = builder.pack(network.head)
@@ -62,19 +68,20 @@ def _only_wanted(builder: ModelBuilder, index: int) -> bool:
     return known and options.group is None and not {index, FINAL} & {*options.taps}
 
 
-def _attention(
-    builder: ModelBuilder, attention: Attention | LatentAttention, x: Input | None, only_wanted: bool
-) -> list[Op]:
+def _attention(builder: ModelBuilder, layer: Layer, x: Input | None, only_wanted: bool) -> list[Op]:
+    attention, end = layer.attention, layer.attention_end_norm
     shape = shape_of(attention, builder.options)
     if isinstance(attention, LatentAttention):
         assert isinstance(shape, LatentShape) and x is builder.normed
-        return latent_attention.latent_attention(builder, attention, shape)
+        return latent_attention.latent_attention(builder, attention, shape, end)
     assert isinstance(shape, Shape) and x is not None
-    return dense.attention(builder, attention, shape, x, only_wanted)
+    return dense.attention(builder, attention, shape, x, end, only_wanted)
 
 
-def _mlp(builder: ModelBuilder, mlp: Mlp | Experts) -> list[Op]:
-    return experts.experts(builder, mlp) if isinstance(mlp, Experts) else dense.mlp(builder, mlp)
+def _mlp(builder: ModelBuilder, layer: Layer) -> list[Op]:
+    if isinstance(layer.mlp, Experts):
+        return experts.experts(builder, layer.mlp)
+    return dense.mlp(builder, layer.mlp, layer.mlp_end_norm)
 
 
 def shape_of(attention: Attention | LatentAttention, options: Options) -> Shape | LatentShape:
@@ -106,4 +113,6 @@ def _lacking(layer: Layer, dtype: str) -> str:
         shape_of(layer.attention, Options(dtype, pages=0, page_tokens=16, max_context=0)).check()
     except ValueError as error:
         return str(error)
-    return experts.why_not(layer.mlp) if isinstance(layer.mlp, Experts) else ""
+    if isinstance(layer.mlp, Experts):
+        return experts.why_not(layer.mlp, layer.mlp_end_norm)
+    return ""

@@ -27,7 +27,7 @@ from kernels import interpreter
 from kernels.device import device_of
 from kernels.gemm import fused as gemm
 from kernels.launch import computes, listed, only_compiling
-from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
+from kernels.norm_rope_act.fused import add_norm, embed, norm, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options, Output, PageTensor
@@ -46,7 +46,7 @@ from models.group import Group
 from models.parameters import parameter_count
 from models.projection import torch_projection
 from models.sources import ModelError
-from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network, Norm
 from models.taps import FINAL, Tap, check_taps
 from models.weights import Weights, embedding_of
 
@@ -69,6 +69,9 @@ class _GpuLayer:
     mlp_norm: torch.Tensor
     mlp_epsilon: float
     mlp: Any
+    # Of what is added: weight and epsilon.
+    attention_end: tuple[torch.Tensor, float] | None
+    mlp_end: tuple[torch.Tensor, float] | None
 
 
 class GpuExecutor:
@@ -147,6 +150,8 @@ class GpuExecutor:
             mlp_norm=place.norm(spec.mlp_norm),
             mlp_epsilon=spec.mlp_norm.epsilon,
             mlp=_MLP[type(spec.mlp)](spec.mlp, place),
+            attention_end=_end_norm(spec.attention_end_norm, place),
+            mlp_end=_end_norm(spec.mlp_end_norm, place),
         )
 
     def _buckets(self, options: Options) -> tuple[int, ...]:
@@ -303,9 +308,9 @@ class GpuExecutor:
         for index, layer in enumerate(self._layers):
             x = add_norm_or_cast(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
             delta = self._summed(layer.attention(x if beside is None else torch.cat([beside, x], dim=1), step))
-            beside = None
+            delta, beside = _ended(delta, layer.attention_end), None
             _, x = add_norm(residual, delta, layer.mlp_norm, layer.mlp_epsilon, self._dtype)
-            delta = self._summed(layer.mlp(x))
+            delta = _ended(self._summed(layer.mlp(x)), layer.mlp_end)
             self._keep(index, residual, delta, step, features)
         self._keep(FINAL, residual, delta, step, features)
         rows = step.wanted[:wanted]
@@ -326,12 +331,14 @@ class GpuExecutor:
 
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """A rank has some tokens' rows, and zeros for the others."""
-        cut = self._network.cut
+        cut, scale = self._network.cut, self._network.embedding_scale
         if cut is None:
-            return embed(tokens, self._embedding)
+            rows = embed(tokens, self._embedding)
+            return rows if scale == 1.0 else rows.mul_(scale)
         own = tokens - cut.first
         inside = (own >= 0) & (own < len(self._embedding))
-        return self._summed(embed(own.clamp(0, len(self._embedding) - 1), self._embedding) * inside[:, None])
+        found = embed(own.clamp(0, len(self._embedding) - 1), self._embedding)
+        return self._summed(found * (inside[:, None] * scale))
 
     def _side_by_side(self, group: Group, own: torch.Tensor) -> torch.Tensor:
         network = self._network
@@ -368,3 +375,12 @@ class GpuExecutor:
             self._moves.numbers[:words].view(np.int64).reshape(-1, 2)[:] = slots
             self._moves.send(words)
             self._pages.move(*self._moves.there[:words].view(torch.int64).view(-1, 2).unbind(1))
+
+
+def _end_norm(spec: Norm | None, place: Place) -> tuple[torch.Tensor, float] | None:
+    return None if spec is None else (place.norm(spec), spec.epsilon)
+
+
+def _ended(delta: torch.Tensor, end: tuple[torch.Tensor, float] | None) -> torch.Tensor:
+    """What a layer's part gives, normed where the layer says so."""
+    return delta if end is None else norm(delta, *end)

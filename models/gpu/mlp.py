@@ -9,7 +9,7 @@ import torch
 from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
 from kernels.moe.reference import own_choices
-from kernels.norm_rope_act.fused import silu_gate
+from kernels.norm_rope_act.fused import gated
 from models.gpu.experts import how, stack
 from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
@@ -19,10 +19,11 @@ from models.spec import Experts, Mlp
 class GpuMlp:
     def __init__(self, spec: Mlp, place: Place) -> None:
         self._gate_up, self._down = make_linear(spec.gate_up, place), make_linear(spec.down, place)
+        self._activation = spec.activation
         self.linears: list[GpuLinear] = [self._gate_up, self._down]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(silu_gate(self._gate_up(x)))
+        return self._down(gated(self._gate_up(x), self._activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class GpuExperts:
         self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place)
         self._down = stack([mlp.down for mlp in spec.experts], place)
+        self._activation = spec.experts[0].activation
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
         own = [Told(how(self._gate_up)), Told(how(self._down))]
         self.linears: list[Told | GpuLinear] = [*own, *(self._shared.linears if self._shared else ())]
@@ -63,4 +65,5 @@ class GpuExperts:
         ids, weights = route(logits, self._bias, **self._facts)
         if self._own:
             ids, weights = own_choices(ids, weights, *self._own)
-        return experts(x, self._gate_up, self._down, ids, weights, self._shared(x) if self._shared else None)
+        shared = self._shared(x) if self._shared else None
+        return experts(x, self._gate_up, self._down, ids, weights, shared, self._activation)

@@ -11,7 +11,7 @@ from kernels.launch import architecture
 from models.executor import Options
 from models.layers.rope import rope_tables
 from models.spec import Linear, Norm, Rope
-from models.weights import Weights
+from models.weights import Weights, norm_weight
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}
 
@@ -39,7 +39,7 @@ class Place:
         return architecture(self.device)
 
     def norm(self, spec: Norm) -> torch.Tensor:
-        return self.weights.take(f"{spec.name}.weight", spec.width).float().to(self.device)
+        return norm_weight(spec, self.weights).to(self.device)
 
     def dense(self, spec: Linear, dtype: torch.dtype | None = None) -> torch.Tensor:  # [N, K]
         return self.weights.linear(spec).dense(dtype or self.dtype).to(self.device).contiguous()

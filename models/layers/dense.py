@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from models.config import Fields
 from models.spec import Attention, Layer, Linear, Mlp, Network, Norm, Part, Rope
 
+# Of layer_types.
+FULL, SLIDING = "full_attention", "sliding_attention"
+
 
 @dataclass(frozen=True, slots=True)
 class DenseSizes:
@@ -18,6 +21,12 @@ class DenseSizes:
     head_dim: int
     epsilon: float
     rope: Rope
+    # Of all norms (Norm.plus_one).
+    plus_one: bool = False
+
+    def norm(self, name: str, width: int = 0) -> Norm:
+        """As wide as the hidden state if `width` isn't given."""
+        return Norm(name, width or self.hidden, self.epsilon, self.plus_one)
 
 
 def read_sizes(
@@ -67,8 +76,8 @@ def attention(
         output=Linear((Part(f"{name}o_proj", sizes.hidden),), q, output_bias),
         rope=sizes.rope,
         scale=sizes.head_dim**-0.5,
-        q_norm=Norm(f"{name}q_norm", sizes.head_dim, sizes.epsilon) if qk_norm else None,
-        k_norm=Norm(f"{name}k_norm", sizes.head_dim, sizes.epsilon) if qk_norm else None,
+        q_norm=sizes.norm(f"{name}q_norm", sizes.head_dim) if qk_norm else None,
+        k_norm=sizes.norm(f"{name}k_norm", sizes.head_dim) if qk_norm else None,
         window=window,
     )
 
@@ -90,7 +99,7 @@ def decoder(fields: Fields, sizes: DenseSizes, layer: Callable[[int, str], Layer
         hidden_size=sizes.hidden,
         embedding="model.embed_tokens.weight",
         layers=tuple(layer(index, f"model.layers.{index}.") for index in range(sizes.layers)),
-        norm=Norm("model.norm", sizes.hidden, sizes.epsilon),
+        norm=sizes.norm("model.norm"),
         head=Linear((Part("model.embed_tokens" if tied else "lm_head", vocabulary),), sizes.hidden),
         max_context=fields.max_context(),
         eos_token_ids=fields.ids("eos_token_id"),
@@ -100,10 +109,7 @@ def decoder(fields: Fields, sizes: DenseSizes, layer: Callable[[int, str], Layer
 
 def layer_norms(sizes: DenseSizes, name: str) -> tuple[Norm, Norm]:
     """Those before the attention and before the MLP."""
-    return (
-        Norm(f"{name}input_layernorm", sizes.hidden, sizes.epsilon),
-        Norm(f"{name}post_attention_layernorm", sizes.hidden, sizes.epsilon),
-    )
+    return sizes.norm(f"{name}input_layernorm"), sizes.norm(f"{name}post_attention_layernorm")
 
 
 def dense_layer(
@@ -158,8 +164,19 @@ def qwen_windows(fields: Fields, layers: int) -> tuple[int, ...]:
     if not fields.given("layer_types"):
         first = fields.count("max_window_layers", 28, least=0)
         return tuple(window if index >= first else 0 for index in range(layers))
+    return _windows_by_type(fields, layers, window, (FULL, SLIDING) if used else (FULL,))
+
+
+def alternating_windows(fields: Fields, layers: int, every: int) -> tuple[int, ...]:
+    """One window a layer, 0 where all is seen: by layer_types, or in all layers but each one in `every`."""
+    window = fields.count("sliding_window", limit=1 << 30)
+    if not fields.given("layer_types"):
+        return tuple(window if (index + 1) % every else 0 for index in range(layers))
+    return _windows_by_type(fields, layers, window, (FULL, SLIDING))
+
+
+def _windows_by_type(fields: Fields, layers: int, window: int, allowed: tuple[str, ...]) -> tuple[int, ...]:
     kinds = fields.values["layer_types"]
-    allowed = ["full_attention", "sliding_attention"] if used else ["full_attention"]
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in allowed for kind in kinds):
         fields.refuse("layer_types", f"{layers} times {' or '.join(allowed)}")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(window if kind == SLIDING else 0 for kind in kinds)

@@ -138,12 +138,20 @@ class _Layer:
         self._mlp_norm = PlainNorm(spec.mlp_norm, weights, options, device)
         self._mlp = _MLP[type(spec.mlp)](spec.mlp, weights, options, device)
         self._group = options.group
+        self._ends = [
+            PlainNorm(end, weights, options, device) if end else None
+            for end in (spec.attention_end_norm, spec.mlp_end_norm)
+        ]
 
     def __call__(self, x: torch.Tensor, batch: Batch, beside: torch.Tensor | None = None) -> torch.Tensor:
         normed = self._attention_norm(x)
         attended = self.attention(normed if beside is None else torch.cat([beside, normed], dim=-1), batch)
-        x = x + summed(self._group, attended)
-        return x + summed(self._group, self._mlp(self._mlp_norm(x)))
+        x = x + self._given(attended, self._ends[0])
+        return x + self._given(self._mlp(self._mlp_norm(x)), self._ends[1])
+
+    def _given(self, x: torch.Tensor, end: PlainNorm | None) -> torch.Tensor:
+        x = summed(self._group, x)
+        return end(x) if end else x
 
 
 class _FusedEntry:

@@ -36,6 +36,7 @@ class PlainExperts:
         self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = _stacked([mlp.gate_up for mlp in spec.experts], weights, options, device)
         self._down = _stacked([mlp.down for mlp in spec.experts], weights, options, device)
+        self._activation = spec.experts[0].activation
         self._shared = PlainMlp(spec.shared, weights, options, device) if spec.shared else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,7 +44,7 @@ class PlainExperts:
         ids, shares = route(self._router(x.float()), self._bias, **self._facts)
         if self._own:
             ids, shares = own_choices(ids, shares, *self._own)
-        out = experts(x, self._gate_up, self._down, ids, shares)
+        out = experts(x, self._gate_up, self._down, ids, shares, self._activation)
         return out + self._shared(x) if self._shared else out
 
 

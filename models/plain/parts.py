@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import torch
 
+from kernels.norm_rope_act.reference import gated
 from models.executor import Options
 from models.group import Group
 from models.layers.rope import rope_tables
 from models.spec import Linear, Mlp, Network, Norm, Rope
-from models.weights import Weights, embedding_of
+from models.weights import Weights, embedding_of, norm_weight
 
 
 def dtype_of(options: Options) -> torch.dtype:
@@ -32,16 +33,17 @@ class PlainEmbedding:
     """Float32 rows of tokens. A rank has some tokens' rows, and zeros for the others."""
 
     def __init__(self, network: Network, weights: Weights, options: Options, device: str) -> None:
-        self._cut, self._group = network.cut, options.group
+        self._cut, self._group, self._scale = network.cut, options.group, network.embedding_scale
         # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
         self._table = embedding_of(network, weights).to(device)
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._cut is None:
-            return self._table[tokens].float()
+            return self._table[tokens].float() * self._scale
         own = tokens - self._cut.first
         inside = (own >= 0) & (own < len(self._table))
-        return summed(self._group, self._table[own.clamp(0, len(self._table) - 1)].float() * inside[:, None])
+        found = self._table[own.clamp(0, len(self._table) - 1)].float() * self._scale
+        return summed(self._group, found * inside[:, None])
 
 
 class PlainLinear:
@@ -60,7 +62,7 @@ class PlainNorm:
 
     def __init__(self, spec: Norm, weights: Weights, options: Options, device: str) -> None:
         self._dtype, self._epsilon = dtype_of(options), spec.epsilon
-        self._weight = weights.take(f"{spec.name}.weight", spec.width).float().to(device)
+        self._weight = norm_weight(spec, weights).to(device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x = x.float()
@@ -82,10 +84,10 @@ class PlainMlp:
     def __init__(self, spec: Mlp, weights: Weights, options: Options, device: str) -> None:
         self._gate_up = PlainLinear(spec.gate_up, weights, options, device)
         self._down = PlainLinear(spec.down, weights, options, device)
+        self._activation = spec.activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self._gate_up(x).float().chunk(2, dim=-1)
-        return self._down((torch.nn.functional.silu(gate) * up).to(x.dtype))
+        return self._down(gated(self._gate_up(x), self._activation).to(x.dtype))
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,6 +19,7 @@ from transformers import (
     DeepseekV3Config,
     Ernie4_5_MoeConfig,
     Ernie4_5Config,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -49,6 +50,7 @@ DENSE: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen3": (Qwen3Config, {"head_dim": 16}),
     "mistral": (MistralConfig, {"sliding_window": 20, "head_dim": 16}),
     "ernie": (Ernie4_5Config, {"head_dim": 16}),
+    "gemma": (Gemma3TextConfig, {"head_dim": 16, "tie_word_embeddings": True, "pad_token_id": None}),
 }
 MOE: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen3_moe": (Qwen3MoeConfig, SPARSE | {"norm_topk_prob": True}),

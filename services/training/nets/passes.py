@@ -18,7 +18,7 @@ from models.heads.form import Form
 from models.heads.head import Head
 from models.spec import Attention, Beside, Fused, Layer, Linear, Mlp, Norm
 from models.taps import FINAL
-from models.weights import Weights
+from models.weights import Weights, norm_weight
 from services.training.nets.layer import Rounds, attended
 from services.training.nets.net import Net, TargetParts
 
@@ -80,7 +80,7 @@ class PassesNet(Net):
 
     def _begin_norm(self, own: Norm | None, weights: Weights, theirs: Norm | None) -> None:
         if own is not None and theirs is not None:
-            self.parts[f"{own.name}.weight"].copy_(weights.take(f"{theirs.name}.weight", theirs.width))
+            self.parts[f"{own.name}.weight"].copy_(norm_weight(theirs, weights))
 
     # Drafts ----------------------------------------------------------------------------------------------
 

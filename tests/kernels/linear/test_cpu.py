@@ -159,10 +159,13 @@ def test_endings_are_the_plain_sums_turned_into_outputs(kind: str, portable: boo
     expected = residual + plain
     assert torch.equal(outputs(pack(weight, kind), x, ending=ADD, out=residual, portable=portable), expected)
 
-    gated = outputs(pack(weight, kind, gated=True), x, dtype, GATE, portable=portable)
-    assert gated.shape == (11, 45)
     rtol = 1e-6 if dtype == torch.float32 else 2**-8
-    torch.testing.assert_close(gated.float(), reference.gate(plain), rtol=rtol, atol=1e-6)
+    gate, up = plain.double().chunk(2, 1)
+    silu, gelu = torch.nn.functional.silu(gate), torch.nn.functional.gelu(gate, approximate="tanh")
+    for activation, activated in (("silu", silu), ("gelu_tanh", gelu)):
+        gated = outputs(pack(weight, kind, gated=True), x, dtype, GATE, portable=portable, activation=activation)
+        assert gated.shape == (11, 45)
+        torch.testing.assert_close(gated.double(), activated * up, rtol=rtol, atol=1e-6)
 
 
 @variants

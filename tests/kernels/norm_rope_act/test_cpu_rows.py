@@ -10,7 +10,7 @@ from kernels.cpu_program import FEATURE_ROWS, ROWS, STEP_WORDS, TOKENS, WANTED, 
 from kernels.linear.cpu import Rows
 from kernels.linear.reference import quantize_rows
 from kernels.norm_rope_act import reference
-from kernels.norm_rope_act.cpu_rows import clear, embed, norm, tap, wanted
+from kernels.norm_rope_act.cpu_rows import add_normed, clear, embed, norm, tap, wanted
 
 # bfloat16 results are the float32 ones rounded: half a unit in the last of 8 bits.
 TOLERANCE = {torch.bfloat16: 0.004, torch.float32: 2e-6}
@@ -42,6 +42,26 @@ def test_embed_takes_the_rows_of_the_tokens(dtype: torch.dtype, width: int) -> N
     tokens = np.array([7, 0, 7, 9, 3], np.int32)
     run(embed(table, residual.data_ptr()), rows=5, tokens=tokens.ctypes.data)
     assert torch.equal(residual, table[tokens.tolist()].float())
+
+
+def test_embed_multiplies_the_rows_of_the_tokens() -> None:
+    table, residual = torch.randn(10, 40).bfloat16(), torch.full((2, 40), torch.nan)
+    tokens = np.array([7, 0], np.int32)
+    run(embed(table, residual.data_ptr(), scale=55.5), rows=2, tokens=tokens.ctypes.data)
+    assert torch.equal(residual, table[[7, 0]].float() * 55.5)
+
+
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_what_is_added_is_normed_and_the_same_beside_any_number_of_rows(rows: int, width: int) -> None:
+    given, residual, weight = torch.randn(rows, width) * 3, torch.randn(rows + 1, width), torch.randn(width)
+    expected = residual[:rows] + reference.add_norm(given, None, weight, 1e-5)[1]
+    alone, last = residual.clone(), residual[rows].clone()
+    for row in range(rows):
+        one = given[row].clone()
+        run(add_normed(one.data_ptr(), alone[row].data_ptr(), width, weight, 1e-5), rows=1)
+    run(add_normed(given.data_ptr(), residual.data_ptr(), width, weight, 1e-5), rows=rows)
+    torch.testing.assert_close(residual[:rows], expected, rtol=2e-6, atol=1e-6)
+    assert torch.equal(residual, alone) and torch.equal(residual[rows], last)
 
 
 def test_a_part_of_a_table_gives_zeros_for_other_tokens() -> None:

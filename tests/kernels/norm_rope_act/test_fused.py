@@ -69,15 +69,17 @@ def test_a_part_of_wider_rows_is_normed(dtype: torch.dtype) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("width", [1, 40, 1500])
-def test_the_gate_is_that_of_plain_torch(dtype: torch.dtype, width: int) -> None:
+def test_the_gate_is_that_of_plain_torch(dtype: torch.dtype, width: int, activation: str) -> None:
     gate_up = random(3, 2 * width, dtype=dtype)
-    assert_close(fused.silu_gate(gate_up), reference.silu_gate(gate_up), dtype)
+    assert_close(fused.gated(gate_up, activation), reference.gated(gate_up, activation), dtype)
 
 
-def test_gates_far_from_zero_are_all_or_nothing() -> None:
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gates_far_from_zero_are_all_or_nothing(activation: str) -> None:
     gate_up = torch.tensor([[-1e4, -100.0, 100.0, 1e4, 2.0, 2.0, 2.0, 2.0]], device=device())
-    assert fused.silu_gate(gate_up).tolist() == [[0.0, 0.0, 200.0, 2e4]]
+    assert fused.gated(gate_up, activation).tolist() == [[0.0, 0.0, 200.0, 2e4]]
 
 
 @BOTH

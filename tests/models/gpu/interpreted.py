@@ -6,7 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformers import DeepseekV3Config, Ernie4_5_MoeConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import (
+    DeepseekV3Config,
+    Ernie4_5_MoeConfig,
+    Gemma3TextConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
 
 from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
@@ -27,6 +34,11 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 1},
     ),
     "latent attention, experts in groups": (DeepseekV3Config, routing.DEEPSEEK),
+    "norms at the ends, scaled embeddings": (
+        Gemma3TextConfig,
+        {"head_dim": 16, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"],
+         "tie_word_embeddings": True, "pad_token_id": None},
+    ),
 }
 
 
