@@ -83,6 +83,8 @@ def _check(item: Any, headers: FolderHeaders) -> None:
         headers.check_linear(item)
     elif isinstance(item, Norm):
         headers.check_floats(f"{item.name}.weight", item.width)
+    elif isinstance(item, Attention) and item.sinks:
+        headers.check_floats(item.sinks, item.heads)
     elif isinstance(item, ExpertRouter) and item.bias:
         headers.check_floats(item.bias, *(item.bias_shape or (item.experts,)))
 

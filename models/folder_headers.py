@@ -13,6 +13,7 @@ from models.quantized.format import FLOATS, Format, Layout, Matrix, WantedFormat
 from models.quantized.registry import format_of
 from models.sources import read_json, weight_files
 from models.spec import Cut, Linear, Part
+from models.stacks import stacked_layout
 from models.tensor_headers import TensorHeader, read_headers
 
 _OF_A_DECODER = {"embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight"}
@@ -62,6 +63,10 @@ class FolderHeaders:
 
     def check_linear(self, linear: Linear) -> None:
         for part in linear.parts:
+            if part.stack is not None:
+                for wanted in stacked_layout(part, part.stack, linear, self.tensors).values():
+                    self.check(wanted)
+                continue
             for wanted in self.layout(Matrix(part.name, part.outputs, linear.inputs))[1].values():
                 self.check(wanted)
             if linear.bias:
@@ -81,6 +86,8 @@ class FolderHeaders:
         """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""
         total, ways = 0, set()
         for part in linear.parts:
+            if part.stack is not None:
+                return 0
             matrix = whole_of(part, linear)
             is_quantised, layout = self.layout(matrix)
             if not is_quantised:

@@ -47,7 +47,9 @@ def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool)
         coded = stored.coded_bytes(one) if codes_stay and dtype != "int8" else 0
         # int8 has a scale for each output.
         scales = FLOAT32 * one.outputs if dtype == "int8" else 0
-        return (coded or numbers_of(one) * linear_number + scales) + (one.outputs * number if one.bias else 0)
+        # Biases of experts aren't rounded.
+        bias_number = FLOAT32 if any(part.stack for part in one.parts) else number
+        return (coded or numbers_of(one) * linear_number + scales) + (one.outputs * bias_number if one.bias else 0)
 
     return Kept(stored.number_bytes(network.embedding), number if codes_stay else linear_number, linear)
 
@@ -70,6 +72,8 @@ def _bytes_of(item: Any, kept: Kept) -> float:
         return item.width * FLOAT32
     if isinstance(item, ExpertRouter):
         return (item.linear.outputs * item.linear.inputs + item.experts) * FLOAT32
+    if isinstance(item, Attention) and item.sinks:
+        return item.heads * FLOAT32
     if isinstance(item, LatentAttention):
         return item.kv_up.outputs * item.kv_up.inputs * kept.head
     return kept.linear(item) if isinstance(item, Linear) else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from models.spec import ExpertRouter, Linear, Network, Norm
+from models.spec import Attention, ExpertRouter, Linear, Network, Norm
 
 
 def parameter_count(network: Network) -> int:
@@ -23,6 +23,8 @@ def _add(item: Any, sizes: dict[str, int]) -> None:
                 sizes[f"{part.name}.bias"] = part.outputs
     elif isinstance(item, Norm):
         sizes[f"{item.name}.weight"] = item.width
+    if isinstance(item, Attention) and item.sinks:
+        sizes[item.sinks] = item.heads
     if isinstance(item, ExpertRouter) and item.bias:
         sizes[item.bias] = item.experts
     if is_dataclass(item):

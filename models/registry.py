@@ -13,6 +13,7 @@ FAMILIES: dict[str, str] = {
     "Glm4MoeForCausalLM": "models.glm4_moe:network",
     # GLM-4.7 Flash: DeepSeek-V3's layers.
     "Glm4MoeLiteForCausalLM": "models.deepseek_v3:network",
+    "GptOssForCausalLM": "models.gpt_oss:network",
     "LlamaForCausalLM": "models.llama:network",
     # Qwen2's layers; its MTP block is models/heads/mtp.py's.
     "MiMoForCausalLM": "models.qwen2:network",

@@ -23,12 +23,25 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Stack:
+    """Where an expert's part stands in a tensor with those of `count` experts (models/stacks.py): at `index`, and there
+    each `step`th output from `first` on."""
+
+    name: str
+    index: int
+    count: int
+    first: int = 0
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """`name`.weight is [outputs, inputs], `name`.bias [outputs]."""
+    """`name`.weight is [outputs, inputs], `name`.bias [outputs], if they aren't in a `stack`."""
 
     name: str
     outputs: int
     cut: Cut | None = None  # of the outputs
+    stack: Stack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,8 @@ class Attention:
     k_norm: Norm | None = None
     # A row sees the last `window` positions, its own among them; 0: all.
     window: int = 0
+    # Tensor [heads] of scores, one a head, that the softmax has beside those of the positions, and that bring no value.
+    sinks: str = ""
 
     @property
     def all_kv_heads(self) -> int:
@@ -127,11 +142,15 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """down(f(gate) · up). `activation` f: silu, or gelu_tanh (GELU by the formula with tanh)."""
+    """down(f(gate) · up). `activation` f: silu, or gelu_tanh (GELU by the formula with tanh).
+
+    clamped_swiglu (gpt-oss): down(gate · sigmoid(1.702 · gate) · (up + 1)), gate at most `limit`, up within ±limit.
+    """
 
     gate_up: Linear
     down: Linear
     activation: str = "silu"
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

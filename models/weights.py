@@ -21,6 +21,7 @@ from models.folder_headers import OTHER_MODEL, FolderHeaders, of_axis, whole_of
 from models.quantized.format import FLOATS, WantedFormat
 from models.quantized.share import read_share
 from models.quantized.stored import StoredLinear, StoredPart
+from models.stacks import stacked_bias, stacked_layout, stacked_weight
 
 
 class Weights:
@@ -79,6 +80,8 @@ class Weights:
             raise ModelError(f"{path}: tensor {name} cannot be read: {error}", "fetch the file again") from error
 
     def _part(self, part: spec.Part, linear: spec.Linear) -> StoredPart:
+        if part.stack is not None:
+            return self._of_stack(part, part.stack, linear)
         rows, matrix = of_axis(part.outputs, part.cut), whole_of(part, linear)
         columns = of_axis(linear.inputs, linear.cut)
         is_quantised, layout = self._headers.layout(matrix)
@@ -97,7 +100,16 @@ class Weights:
         except ModelError as error:
             raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
 
+    def _of_stack(self, part: spec.Part, stack: spec.Stack, linear: spec.Linear) -> StoredPart:
+        layout = stacked_layout(part, stack, linear, self._headers.tensors)
+        for wanted in layout.values():
+            self._headers.check(wanted)
+        values = stacked_weight(part, stack, layout, self._values)
+        return StoredPart(part.name, "plain", part.outputs, linear.inputs, values)
+
     def _bias(self, part: spec.Part) -> torch.Tensor:
+        if part.stack is not None:
+            return stacked_bias(part.stack, self._values)
         outputs = part.outputs if part.cut is None else part.cut.whole
         return self.take(f"{part.name}.bias", outputs, rows=of_axis(part.outputs, part.cut))
 
@@ -114,6 +126,17 @@ def embedding_of(network: spec.Network, weights: Weights) -> torch.Tensor:
     if network.cut is None:
         return weights.take(network.embedding, *shape)
     return weights.take(network.embedding, *shape, rows=of_axis(network.rows, network.cut))
+
+
+def sinks_of(one: spec.Attention, weights: Weights) -> torch.Tensor | None:
+    """Float32 [heads], of the heads that a rank has."""
+    if not one.sinks:
+        return None
+    cut = one.qkv.parts[0].cut
+    if cut is None:
+        return weights.take(one.sinks, one.heads).float()
+    first = cut.first // one.head_dim
+    return weights.take(one.sinks, cut.whole // one.head_dim, rows=range(first, first + one.heads)).float()
 
 
 def norm_weight(one: spec.Norm, weights: Weights) -> torch.Tensor:

@@ -37,7 +37,9 @@ _ENDINGS = {
     (GATE, torch.float32): _GATE_FLOAT32,
     (GATE, torch.bfloat16): _GATE_BFLOAT16,
 }
-_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+_SILU, _GELU, _CLAMPED = range(3)
+_ACTIVATIONS = {"silu": _SILU, "gelu_tanh": _GELU, "clamped_swiglu": _CLAMPED}
+_CLAMPED_SLOPE = np.float32(1.702)
 # Of GELU: 2·√(2/π), and what the cube counts.
 _GELU_SLOPE, _GELU_CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.044715)
 
@@ -45,8 +47,8 @@ _GELU_SLOPE, _GELU_CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.0
 (
     X, X_STRIDE, X_SCALES, WEIGHT, STARTS, SCALES, BIAS, STEPS, TAIL_BYTES, BLOCKS, PER_CHUNK, CHUNKS, OUTPUTS, OUT,
     OUT_STRIDE, ENDING, ROWS_AT, ROWS_AT_ONCE, THREADS, NEXT, EXPERTS, PLACES, CHOSEN, TOP_K, X_GROUP, OUT_GROUP,
-    ACTIVATION, _WORDS,
-) = range(28)  # fmt: skip
+    ACTIVATION, LIMIT, _WORDS,
+) = range(29)  # fmt: skip
 
 # So many tiles that pass a block at once are faster than fewer that pass it twice.
 _FEW_TILES = 3
@@ -117,12 +119,19 @@ def _value(args, variant, sums, row, output, place):
 
 
 @_inner
-def _activated(args, gate):
-    """silu(gate) = gate · sigmoid(gate), or gelu(gate) = gate · sigmoid(2·√(2/π) · (gate + 0.044715 · gate³))."""
-    by = gate
-    if v.word(args, ACTIVATION) == 1:
+def _gated(args, gate, up):
+    """silu(gate) · up with silu(gate) = gate · sigmoid(gate); GELU has sigmoid(2·√(2/π) · (gate + 0.044715 · gate³)).
+    Clamped: (up + 1) · gate · sigmoid(1.702 · gate)."""
+    activation, by = v.word(args, ACTIVATION), gate
+    if activation == _GELU:
         by = v.spread(_GELU_SLOPE) * v.multiply_add(v.spread(_GELU_CUBE) * gate * gate, gate, gate)
-    return gate / (v.spread(1.0) + v.exps(v.zeros() - by))
+    elif activation == _CLAMPED:
+        # What is no number comes second, and stays.
+        least = v.zeros() - v.spread(v.float_in(v.word(args, LIMIT)))
+        gate = v.zeros() - v.maximum(least, v.zeros() - gate)
+        up = v.zeros() - v.maximum(least, v.zeros() - v.maximum(least, up)) + v.spread(1.0)
+        by = v.spread(_CLAMPED_SLOPE) * gate
+    return gate / (v.spread(1.0) + v.exps(v.zeros() - by)) * up
 
 
 @_inner
@@ -138,7 +147,7 @@ def _end(args, variant, sums, row, count, block):
             gate = _value(args, variant, sums, row + r, block * BLOCK, r * BLOCK)
             up = _value(args, variant, sums, row + r, block * BLOCK + LANES, r * BLOCK + LANES)
             at = of_expert * LANES
-            v.store_part(to, at, _activated(args, gate) * up, outputs - at, ending == _GATE_BFLOAT16)
+            v.store_part(to, at, _gated(args, gate, up), outputs - at, ending == _GATE_BFLOAT16)
         else:
             for half in range(2):
                 at = of_expert * BLOCK + half * LANES
@@ -314,8 +323,10 @@ def linear(
     threads: int = 1,
     portable: bool = False,
     activation: str = "silu",
+    limit: float = 0.0,
 ) -> Op:
-    """`out` is of `dtype`. The step's word `rows_at` says how many rows there are. `activation` is that of a gate.
+    """`out` is of `dtype`. The step's word `rows_at` says how many rows there are. `activation` and `limit` are a
+    gate's (models/spec.py).
 
     With experts, `places` says which rows of x and of `out` are whose. `threads` is how many will run the program.
     """
@@ -339,7 +350,7 @@ def linear(
     if places is not None:
         words[PLACES], words[CHOSEN], words[TOP_K] = places.starts, places.chosen, places.top_k
     words[X_GROUP], words[OUT_GROUP] = x.group, out.group
-    words[ACTIVATION] = _ACTIVATIONS[activation]
+    words[ACTIVATION], words[LIMIT] = _ACTIVATIONS[activation], v.bits_of_float(limit)
     native, run, narrow = _RUNS[weight.kind]
     return Op(run if native and not portable else narrow, linear_chunks, words, (weight,))
 

@@ -75,12 +75,12 @@ class PackedWeight:
 def pack(
     weight: torch.Tensor | Sequence[torch.Tensor],
     kind: str,
-    bias: torch.Tensor | None = None,
+    bias: torch.Tensor | Sequence[torch.Tensor] | None = None,
     scales: torch.Tensor | Sequence[torch.Tensor] | None = None,
     gated: bool = False,
     memory: PackedMemory | None = None,
 ) -> PackedWeight:
-    """`weight` [N, K] in a float dtype, or in int8 with `scales` [N] for kind int8. A sequence: experts, no bias."""
+    """`weight` [N, K] in a float dtype, or in int8 with `scales` [N] for kind int8. Sequences: experts'."""
     weights = [weight] if isinstance(weight, torch.Tensor) else weight
     given = [scales] * len(weights) if scales is None or isinstance(scales, torch.Tensor) else scales
     rows, inputs = weights[0].shape
@@ -104,8 +104,13 @@ def pack(
     return PackedWeight(
         kind=kind, experts=len(weights), outputs=outputs, inputs=inputs, gated=gated, blocks=blocks, steps=steps,
         weight=packed.flatten(0, 1), starts=starts.flatten(), scales=torch.cat(columns) if columns else None,
-        bias=None if bias is None else _in_blocks(bias.float(), gated, blocks).flatten().contiguous(),
+        bias=None if bias is None else _bias_in_blocks(bias, gated, blocks),
     )  # fmt: skip
+
+
+def _bias_in_blocks(bias: torch.Tensor | Sequence[torch.Tensor], gated: bool, blocks: int) -> torch.Tensor:
+    each = [bias] if isinstance(bias, torch.Tensor) else bias
+    return torch.cat([_in_blocks(one.float(), gated, blocks).flatten() for one in each])
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -30,9 +30,3 @@ def linear_int8(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     sums = (rows.long() - 128) @ columns.long().T
     y = sums.float() * row_scales[:, None] * column_scales
     return y if bias is None else y + bias.float()
-
-
-def gate(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) · up of rows that hold gate, then up."""
-    gate, up = gate_up.chunk(2, 1)
-    return torch.nn.functional.silu(gate) * up

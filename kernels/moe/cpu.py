@@ -454,8 +454,10 @@ def expert_ops(
     *,
     threads: int = 1,
     portable: bool = False,
+    activation: str = "silu",
+    limit: float = 0.0,
 ) -> list[Op]:
-    """residual[row] += Σ weight · down(silu(gate) · up) over the experts that `routed` names."""
+    """residual[row] += Σ weight · down(f(gate) · up) over the experts that `routed` names."""
     hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
     quantized, places = gate_up.kind == "int8", LinearPlaces(_at(routed.starts), _at(routed.chosen), routed.top_k)
     assert (down.inputs, down.outputs, down.kind, down.experts) == (wide, hidden, gate_up.kind, gate_up.experts)
@@ -467,7 +469,10 @@ def expert_ops(
     ops = [gather_op(x.address, row_bytes, routed, inputs.address)]
     if quantized:
         ops.append(gather_op(x.scales, 4, routed, inputs.scales))
-    ops.append(linear(gate_up, inputs, gated, dtype, GATE, places=places, threads=threads, portable=portable))
+    ops.append(linear(
+        gate_up, inputs, gated, dtype, GATE, places=places, threads=threads, portable=portable, activation=activation,
+        limit=limit,
+    ))  # fmt: skip
     if quantized:
         at = Rows(_at(buffers.gated_bytes), wide, _at(buffers.gated_scales))
         words: list[Any] = [gated.address, int(dtype == torch.bfloat16), wide, at.address, at.scales, routed.top_k]

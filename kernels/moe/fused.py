@@ -167,9 +167,11 @@ def expert_linear_kernel(
 
 
 @triton.jit
-def combine_kernel(given, weights, shared, out, width: tl.constexpr, TOP_K: tl.constexpr, HAS_SHARED: tl.constexpr,
-                   BLOCK: tl.constexpr):  # fmt: skip
-    """out[row] = Σ weights[row, i] · given[row, i] (+ shared[row])."""
+def combine_kernel(
+    given, weights, shared, bias, ids, out, width: tl.constexpr, TOP_K: tl.constexpr, HAS_SHARED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[row] = Σ weights[row, i] · (given[row, i] + bias of its expert) (+ shared[row])."""
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -180,7 +182,11 @@ def combine_kernel(given, weights, shared, out, width: tl.constexpr, TOP_K: tl.c
         weight = tl.load(weights + pair)
         # Of weight 0 are experts of another rank: nothing was given.
         there = at < tl.where(weight == 0.0, 0, width)
-        total += weight * tl.load(given + pair * width + at, mask=there, other=0.0).to(tl.float32)
+        value = tl.load(given + pair * width + at, mask=there, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            own = bias + tl.maximum(tl.load(ids + pair), 0).to(tl.int64) * width
+            value += tl.load(own + at, mask=there, other=0.0)
+        total += weight * value
     if HAS_SHARED:
         total += tl.load(shared + row * width + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * width + at, total, mask=inside)
@@ -253,14 +259,20 @@ def expert_linear(
     return out
 
 
-def combine(given: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None) -> torch.Tensor:
-    """[R · top_k, H], [R, top_k], [R, H] -> [R, H] float32."""
+def combine(
+    given: torch.Tensor,  # [R · top_k, H]
+    weights: torch.Tensor,  # [R, top_k]
+    shared: torch.Tensor | None,  # [R, H]
+    bias: torch.Tensor | None = None,  # [E, H] float32
+    ids: torch.Tensor | None = None,  # [R, top_k] int32
+) -> torch.Tensor:  # [R, H] float32
     (rows, top_k), width = weights.shape, given.shape[1]
     out = torch.empty(rows, width, dtype=torch.float32, device=given.device)
     block = min(1024, power_of_two(width))
     launch(
-        combine_kernel, (rows, ceil_div(width, block)), given, weights, given if shared is None else shared, out,
-        width=width, TOP_K=top_k, HAS_SHARED=shared is not None, BLOCK=block,
+        combine_kernel, (rows, ceil_div(width, block)), given, weights, given if shared is None else shared,
+        weights if bias is None else bias, weights if ids is None else ids, out,
+        width=width, TOP_K=top_k, HAS_SHARED=shared is not None, HAS_BIAS=bias is not None, BLOCK=block,
     )  # fmt: skip
     return out
 
@@ -273,12 +285,16 @@ def experts(
     weights: torch.Tensor,  # [R, top_k] float32
     shared: torch.Tensor | None = None,  # [R, H], added last
     activation: str = "silu",
+    limit: float = 0.0,
+    biases: tuple[torch.Tensor, torch.Tensor] | None = None,  # [E, 2·I] and [E, H] float32
 ) -> torch.Tensor:  # [R, H] float32
     pairs, top_k = ids.numel(), ids.shape[1]
     places, tile_experts = sort_by_expert(ids, len(gate_up))
     wide = expert_linear(x, gate_up, places, tile_experts, pairs, top_k, x.dtype)
-    given = expert_linear(gated(wide, activation), down, places, tile_experts, pairs, 1, torch.float32)
-    return combine(given, weights, shared)
+    first, last = (None, None) if biases is None else biases
+    inner = gated(wide, activation, limit, first, ids.flatten())
+    given = expert_linear(inner, down, places, tile_experts, pairs, 1, torch.float32)
+    return combine(given, weights, shared, last, ids)
 
 
 def tile_of(dtype: torch.dtype) -> dict[str, int]:
@@ -312,5 +328,5 @@ def compilations(arch: int) -> Iterator[Compilation]:
         constants = {"columns": 4096, "inputs": 7168, "PAIRS_OF_A_ROW": 8, **tile}
         pointers = {"x": f"*{kind}", "weight": f"*{kind}", "out": f"*{kind}"}
         yield one(f"expert_linear {kind}", expert_linear_kernel, constants, stages=stages, **pointers)
-        constants = {"width": 7168, "TOP_K": 8, "HAS_SHARED": True, "BLOCK": 1024}
+        constants = {"width": 7168, "TOP_K": 8, "HAS_SHARED": True, "HAS_BIAS": True, "BLOCK": 1024}
         yield one(f"combine {kind}", combine_kernel, constants, shared=f"*{kind}", out="*fp32")

@@ -70,12 +70,16 @@ def experts(
     ids: torch.Tensor,  # [R, top_k] int32, ascending in a row; -1: an expert of another rank
     weights: torch.Tensor,  # [R, top_k] float32
     activation: str = "silu",
+    limit: float = 0.0,
+    biases: tuple[torch.Tensor, torch.Tensor] | None = None,  # [E, 2·I] and [E, H] float32
 ) -> torch.Tensor:  # [R, H] float32
     """Σ weight · down(f(gate) · up) over a row's experts."""
     x = x.float()
     out = torch.zeros(x.shape[0], down.shape[1], device=x.device)
     for expert in ids[ids >= 0].unique().tolist():  # ascending
         rows, place = torch.where(ids == expert)
-        inner = gated(x[rows] @ gate_up[expert].float().T, activation)
-        out[rows] += weights[rows, place, None] * (inner @ down[expert].float().T)
+        wide = x[rows] @ gate_up[expert].float().T
+        inner = gated(wide if biases is None else wide + biases[0][expert], activation, limit)
+        given = inner @ down[expert].float().T
+        out[rows] += weights[rows, place, None] * (given if biases is None else given + biases[1][expert])
     return out

@@ -85,20 +85,35 @@ def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.cons
     tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
+_ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
+
+
 @triton.jit
-def gated_kernel(gate_up, out, width: tl.constexpr, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    """out = f(gate) · up, of rows that hold gate and up side by side; f(gate) = gate · sigmoid of gate, or of
-    GELU's polynomial."""
+def gated_kernel(
+    gate_up, bias, experts, out, width: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = f(gate) · up, of rows that hold gate and up side by side; f(gate) = gate · sigmoid of gate, or of GELU's
+    polynomial. Clamped: (up + 1) · gate · sigmoid(1.702 · gate). `bias` is that of the row's expert."""
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     gate = tl.load(gate_up + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        own = bias + tl.maximum(tl.load(experts + row), 0).to(tl.int64) * 2 * width
+        gate += tl.load(own + at, mask=inside, other=0.0)
+        up += tl.load(own + width + at, mask=inside, other=0.0)
     by = gate
-    if GELU:
+    if ACTIVATION == 1:
         # 2·√(2/π).
         by = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    if ACTIVATION == 2:
+        # What is no number stays.
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1.0
+        by = 1.702 * gate
     gated = gate / (1.0 + tl.exp(-by)) * up
     tl.store(out + row * width + at, gated.to(out.dtype.element_ty), mask=inside)
 
@@ -178,15 +193,21 @@ def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     return out
 
 
-def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
-    """f(gate) · up for [R, 2·I] -> [R, I], the same dtype; f is silu or gelu_tanh."""
-    assert activation in ("silu", "gelu_tanh")
+def gated(
+    gate_up: torch.Tensor,
+    activation: str = "silu",
+    limit: float = 0.0,
+    bias: torch.Tensor | None = None,  # [E, 2·I] float32
+    experts: torch.Tensor | None = None,  # [R] int32: whose bias is a row's; -1: no row that counts
+) -> torch.Tensor:
+    """As the reference: [R, 2·I] -> [R, I], the same dtype."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(PIECE, power_of_two(width))
     launch(
-        gated_kernel, (rows, ceil_div(width, block)), gate_up, out,
-        width=width, GELU=activation == "gelu_tanh", BLOCK=block,
+        gated_kernel, (rows, ceil_div(width, block)), gate_up, gate_up if bias is None else bias,
+        gate_up if experts is None else experts, out, width=width, ACTIVATION=_ACTIVATIONS.index(activation),
+        LIMIT=float(limit), HAS_BIAS=bias is not None, BLOCK=block,
     )  # fmt: skip
     return out
 
@@ -208,7 +229,7 @@ def _whole_row(width: int) -> dict[str, int]:
 
 def compilations(arch: int) -> Iterator[Compilation]:
     types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
-    types |= dict.fromkeys(("tokens", "rows", "places"), "*i32")
+    types |= {"bias": "*fp32"} | dict.fromkeys(("tokens", "rows", "places", "experts"), "*i32")
     for kind, width in (("bf16", 4096), ("fp32", 576)):
         pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "table", "out"), f"*{kind}")
         row = {"width": width, **_whole_row(width)}
@@ -219,12 +240,13 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (norm_wanted_kernel, row, warps),
             (tap_kernel, row | {"stride": 3 * width, "NORMED": True}, warps),
             (norm_kernel, row | {"stride": width}, warps),
-            (gated_kernel, piece | {"GELU": False}, 4),
-            (gated_kernel, piece | {"GELU": True}, 4),
+            (gated_kernel, piece | {"ACTIVATION": 0, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
+            (gated_kernel, piece | {"ACTIVATION": 1, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
+            (gated_kernel, piece | {"ACTIVATION": 2, "LIMIT": 7.0, "HAS_BIAS": True}, 4),
             (embed_kernel, piece, 4),
         ):
             if kernel is embed_kernel:
                 pointers["out"] = "*fp32"
             signature = signature_of(kernel, pointers, constants)
-            gelu = ", gelu" if constants.get("GELU") else ""
-            yield Compilation(f"{kernel.__name__} {kind}{gelu}", kernel, signature, constants, count)
+            which = f", {_ACTIVATIONS[constants['ACTIVATION']]}" if "ACTIVATION" in constants else ""
+            yield Compilation(f"{kernel.__name__} {kind}{which}", kernel, signature, constants, count)

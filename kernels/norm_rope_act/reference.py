@@ -21,10 +21,13 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def gated(gate_up: torch.Tensor, activation: str = "silu") -> torch.Tensor:
-    """f(gate) · up for [R, 2·I] -> [R, I]; f is silu or gelu_tanh."""
+def gated(gate_up: torch.Tensor, activation: str = "silu", limit: float = 0.0) -> torch.Tensor:
+    """f(gate) · up for [R, 2·I] -> [R, I]; f is silu or gelu_tanh. Or clamped_swiglu, which isn't of this form."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     if activation == "gelu_tanh":
         return torch.nn.functional.gelu(gate, approximate="tanh") * up
+    if activation == "clamped_swiglu":
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1.0)
     assert activation == "silu"
     return torch.nn.functional.silu(gate) * up

@@ -65,8 +65,8 @@ _MOST_PARTS = 1 << 14
 
 (
     QKV, KEYS, VALUES, OUT, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, KEY_COLUMNS, VALUE_COLUMNS, WINDOW, SPLIT_TOKENS,
-    SCRATCH, SCRATCH_STRIDE, QUERY_BYTES, PARTS, MOST_PARTS, CHUNKS_WANTED,
-) = range(18)  # fmt: skip
+    SCRATCH, SCRATCH_STRIDE, QUERY_BYTES, PARTS, MOST_PARTS, CHUNKS_WANTED, SINKS,
+) = range(19)  # fmt: skip
 
 
 @numba.njit(inline="always")
@@ -270,7 +270,7 @@ def _make_attend(numbers: Numbers) -> Any:
         for i in range(count):
             row, head = first_row + i // group, kv_head * group + i % group
             to = word(args, OUT) + (row * heads + head) * head_dim * size
-            finish(state + i * stride, value_columns // LANES, to, head_dim)
+            finish(state + i * stride, value_columns // LANES, to, head_dim, word(args, SINKS), head)
 
     return attend
 
@@ -300,8 +300,9 @@ def _make_merge_parts(numbers: Numbers) -> Any:
             state = parts + low * next_split + i * stride
             for index in range(low + 1, position // split + 1):
                 merge(state, parts + index * next_split + i * stride, value_columns // LANES)
-            to = word(args, OUT) + (row * heads + kv_head * group + i) * head_dim * size
-            finish(state, value_columns // LANES, to, head_dim)
+            head = kv_head * group + i
+            to = word(args, OUT) + (row * heads + head) * head_dim * size
+            finish(state, value_columns // LANES, to, head_dim, word(args, SINKS), head)
 
     return merge_parts
 
@@ -405,7 +406,8 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Addresses: the linear's output and attention's, this layer's pages, tables [positions, rope_width/2] float32."""
+    """Addresses: the linear's output and attention's, this layer's pages, tables [positions, rope_width/2] float32, and
+    the heads' sinks as powers of two, float32 (0: none)."""
 
     qkv: int
     out: int
@@ -413,6 +415,7 @@ class Places:
     values: int
     cos: int
     sin: int
+    sinks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +452,7 @@ def attention_ops(
     words = (
         places.qkv, places.keys, places.values, places.out, *sizes, shape.window, shape.split_tokens,
         space.scratch.ctypes.data, space.stride, space.query_bytes, space.parts.ctypes.data, space.most_parts,
-        _CHUNKS_A_THREAD * space.threads if space.threads > 1 else 0,
+        _CHUNKS_A_THREAD * space.threads if space.threads > 1 else 0, places.sinks,
     )  # fmt: skip
     attend = Op(_ATTEND[shape.numbers], attend_chunks, words, (space,))
     return [rotate, attend, Op(merge_bfloat16 if bfloat16 else merge_float32, merge_chunks, words, (space,))]

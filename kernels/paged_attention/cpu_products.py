@@ -291,9 +291,15 @@ def make_finish(numbers: Numbers) -> Any:
     bfloat16 = numbers.bfloat16
 
     @compiled_for(numbers.name, error_model="numpy")
-    def finish(state, vectors, out, width):
-        """out[:width] = sums / total, in the numbers' type."""
+    def finish(state, vectors, out, width, sinks, head):
+        """out[:width] = sums / total, in the numbers' type; with `sinks` (float32, one a head) the total has 2**(sink -
+        maximum), too."""
         share = spread(_ONE / load_f32(state, vectors * LANES + 1))
+        if sinks != 0:
+            old, sink = load_f32(state, vectors * LANES), load_f32(sinks, head)
+            most = max(old, sink)
+            keep, add = _power_of_two(spread(old - most)), _power_of_two(spread(sink - most))
+            share = keep / multiply_add(spread(load_f32(state, vectors * LANES + 1)), keep, add)
         for place in range(0, width, LANES):
             value = load_floats(state, place) * share
             if bfloat16:

@@ -65,9 +65,9 @@ def sees(place, position, seen, bits, WINDOW: tl.constexpr, TREE: tl.constexpr):
 @triton.jit(do_not_specialize=["width"])
 def attend_kernel(
     queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots,
-    out, partial_sums, partial_maxima, partial_totals, scale, width,
+    out, partial_sums, partial_maxima, partial_totals, sinks, scale, width,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, TREE: tl.constexpr, 
+    WINDOW: tl.constexpr, TREE: tl.constexpr, SINKS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """A program takes items, and of each one kv head, until there are none left: forth and back over the list, which is
@@ -137,6 +137,11 @@ def attend_kernel(
                 else:
                     maximum, total, sums = join(maximum, total, sums, split_maximum, split_total, split_sums)
             if partial == 0:
+                if SINKS:
+                    sink = tl.load(sinks + head, mask=present, other=0.0)
+                    # A position of its own, without a value.
+                    alone, nothing = tl.full([M], 1.0, tl.float32), tl.zeros([M, WIDE], tl.float32)
+                    maximum, total, sums = join(maximum, total, sums, sink, alone, nothing)
                 share = tl.div_rn(tl.full([M], 1.0, tl.float32), tl.where(present, total, 1.0))
                 result = sums * share[:, None]
                 tl.store(out + at[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=whole)
@@ -144,8 +149,9 @@ def attend_kernel(
 
 @triton.jit
 def join_kernel(
-    counts, joins, partial_sums, partial_maxima, partial_totals, out,
+    counts, joins, partial_sums, partial_maxima, partial_totals, sinks, out,
     HEADS: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, JOIN: tl.constexpr, AT_ONCE: tl.constexpr,
+    SINKS: tl.constexpr,
 ):  # fmt: skip
     """A program takes one head of a row, and joins its splits in their order. AT_ONCE: whose loads are under way."""
     wait_for_kernel_before()
@@ -168,6 +174,10 @@ def join_kernel(
                 both = there[:, None] & (d < D)[None, :]
                 other_sums = tl.load(partial_sums + left[:, None] * D + d[None, :], mask=both, other=0.0)
                 maximum, total, sums = join(maximum, total, sums, other_maximum, other_total, other_sums)
+        if SINKS:
+            sink = tl.load(sinks + head + one)
+            alone, nothing = tl.full([1], 1.0, tl.float32), tl.zeros([1, WIDE], tl.float32)
+            maximum, total, sums = join(maximum, total, sums, sink, alone, nothing)
         at = (row.to(tl.int64) * HEADS + head) * D
         result = (sums * tl.div_rn(tl.full([1], 1.0, tl.float32), total)[:, None]).to(out.dtype.element_ty)
         tl.store(out + at + one[:, None] + d[None, :], result, mask=(one == 0)[:, None] & (d < D)[None, :])
@@ -222,6 +232,7 @@ def attend_planned(
     seen: torch.Tensor | None = None,
     tree: torch.Tensor | None = None,
     split: int = SPLIT,
+    sinks: torch.Tensor | None = None,  # [heads] float32, in powers of two
 ) -> None:
     """Allocates nothing and reads nothing back: can be captured in a CUDA graph."""
     assert all(tensor.is_contiguous() for tensor in (queries, keys, values, tables, out))
@@ -231,24 +242,27 @@ def attend_planned(
     chosen = shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
     constants = _constants(heads, kv_heads, head_dim, page_tokens, split, window, tree is not None, chosen)
+    constants["SINKS"] = sinks is not None
     launch(
         attend_kernel, (programs,), queries, keys, values, tables, positions,
         # Where there are no trees the kernel gets something to hold in their place.
         positions if seen is None else seen, positions if tree is None else tree,
         work.counts, work.items, work.item_rows, work.row_slots,
-        out, partials.sums, partials.maxima, partials.totals, scale * LOG2_E, tables.shape[1],
+        out, partials.sums, partials.maxima, partials.totals, partials.maxima if sinks is None else sinks,
+        scale * LOG2_E, tables.shape[1],
         warps=chosen.warps, stages=chosen.stages, **constants,
     )  # fmt: skip
-    join_planned(work, partials, out)
+    join_planned(work, partials, out, sinks)
 
 
-def join_planned(work: AttentionWork, partials: Partials, out: torch.Tensor) -> None:
+def join_planned(work: AttentionWork, partials: Partials, out: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
     if work.slots == 0:
         return
     heads, width = out.shape[1:]
     launch(
         join_kernel, (multiprocessors(out.device) * 4,), work.counts, work.joins,
-        partials.sums, partials.maxima, partials.totals, out, warps=1, **_join_constants(heads, width),
+        partials.sums, partials.maxima, partials.totals, partials.maxima if sinks is None else sinks, out, warps=1,
+        SINKS=sinks is not None, **_join_constants(heads, width),
     )  # fmt: skip
 
 
@@ -266,6 +280,7 @@ def attend(
     split: int = SPLIT,
     slots: int = 4096,
     cascade: bool = True,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As the reference, for rows of a sequence that stand together; rounded to the queries' dtype. It plans, allocates
     and computes: for tests, and as the example of how. An executor plans once a step, for all layers."""
@@ -291,6 +306,7 @@ def attend(
         queries, keys, values, torch.from_numpy(padded).to(device),
         torch.tensor(positions, dtype=torch.int32, device=device), scale,
         work, Partials.make(slots, *queries.shape[1:], device), out, window, seen, tree, split,
+        None if sinks is None else sinks * LOG2_E,
     )  # fmt: skip
     return out
 
@@ -327,19 +343,21 @@ def compilations(arch: int) -> Iterator[Compilation]:
         ("smollm2", torch.float32, 9, 3, 64, 0, False),
         ("wide", torch.float16, 16, 8, 256, 1024, False),
         ("uneven", torch.bfloat16, 32, 32, 80, 0, False),
+        ("gpt-oss", torch.bfloat16, 64, 8, 64, 128, False),
     ):
         chosen = shape(head_dim, heads // kv_heads, dtype, arch)
         constants = _constants(heads, kv_heads, head_dim, 16, SPLIT, window, tree, chosen)
+        constants["SINKS"] = sinks = name == "gpt-oss"
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
         types = dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES
         types |= {"keys": "*u8", "values": "*u8"} if "fp8" in name else {}
         signature = signature_of(attend_kernel, types | {"tree": "*i64" if tree else "*i32"}, constants)
         yield Compilation(f"attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
         if not tree and "fp8" not in name:
-            constants = _join_constants(heads, head_dim)
+            constants = _join_constants(heads, head_dim) | {"SINKS": sinks}
             yield Compilation(f"join {name}", join_kernel, signature_of(join_kernel, types, constants), constants, 1)
 
 
 _TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
-_TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"), "*fp32")
+_TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals", "sinks"), "*fp32")
 _TYPES |= {"scale": "fp32", "width": "i32"}

@@ -22,6 +22,7 @@ def attend(
     scale: float,
     window: int = 0,
     ancestors: Sequence[int] | None = None,
+    sinks: torch.Tensor | None = None,  # [heads]: scores that every row has beside those of the places, without values
 ) -> torch.Tensor:  # [R, heads, D] float32
     """Each row looks at places 0..its own, or at the last `window` of them.
 
@@ -48,7 +49,10 @@ def attend(
         pages = torch.tensor(tables[sequence])[at // page_tokens]
         seen_k, seen_v = (from_kept(cache[pages, :, at % page_tokens]) for cache in (keys, values))  # [S, kv_heads, D]
         group = queries[row].float().unflatten(0, (kv_heads, -1))  # [kv_heads, group, D]
-        weights = torch.softmax(torch.einsum("hgd,shd->hgs", group, seen_k) * scale, dim=-1)
+        scores = torch.einsum("hgd,shd->hgs", group, seen_k) * scale
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.float().view(kv_heads, -1, 1)], dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., : len(seen)]
         out[row] = torch.einsum("hgs,shd->hgd", weights, seen_v).flatten(0, 1)
     return out
 

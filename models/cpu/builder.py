@@ -6,6 +6,7 @@ experts.py and latent_attention.py put ops together, layers.py the whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from models.executor import Options
 from models.layers.rope import rope_tables
 from models.quantized.stored import StoredPart
 from models.taps import FINAL, Tap
-from models.weights import Weights, norm_weight
+from models.weights import Weights, norm_weight, sinks_of
 
 # What a linear reads, and its twin of bytes.
 Input = tuple[Buffer, Buffer | None]
@@ -75,12 +76,12 @@ class ModelBuilder:
 
     def linear(
         self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int | None = None,
-        activation: str = "silu",
+        activation: str = "silu", limit: float = 0.0,
     ) -> Op:  # fmt: skip
         source = x[1] or x[0]
         rows = Rows(source.address, weight.inputs * source.dtype.itemsize, source.rows.scales)
-        at = self._rows_at if rows_at is None else rows_at
-        return linear(weight, rows, out, dtype, ending, at, threads=self.threads, activation=activation)
+        at, threads = self._rows_at if rows_at is None else rows_at, self.threads
+        return linear(weight, rows, out, dtype, ending, at, threads=threads, activation=activation, limit=limit)
 
     def quantize(self, x: Input, width: int) -> list[Op]:
         """Its bytes, if there are to be any."""
@@ -186,6 +187,14 @@ class ModelBuilder:
 
     def head_norm(self, one: spec.Norm | None) -> HeadNorm:
         return HeadNorm(0, 0.0) if one is None else HeadNorm(self.norm_weight(one).data_ptr(), one.epsilon)
+
+    def sinks(self, one: spec.Attention) -> int:
+        """Their address, in powers of two; 0: none."""
+        sinks = sinks_of(one, self.weights)
+        if sinks is None:
+            return 0
+        self._keeps.append((sinks * math.log2(math.e)).contiguous())
+        return self._keeps[-1].data_ptr()
 
     # Memory -----------------------------------------------------------------------------------------------
 

@@ -38,7 +38,9 @@ def attention(
     cos, sin = builder.rope_tables(one.rope)
     qkv = Rows(builder.qkv.address, one.qkv.outputs * builder.dtype.itemsize)
     out = builder.attended[0].address
-    places = Places(qkv.address, out, *(each.data_ptr() for each in (keys, values, cos, sin)))
+    places = Places(
+        qkv.address, out, *(each.data_ptr() for each in (keys, values, cos, sin)), sinks=builder.sinks(one)
+    )
     norms = builder.head_norm(one.q_norm), builder.head_norm(one.k_norm)
     return [
         builder.linear(builder.pack(one.qkv), x, qkv, builder.dtype, STORE),
@@ -54,7 +56,7 @@ def mlp(builder: ModelBuilder, one: Mlp, end: Norm | None = None) -> list[Op]:
     gated = Rows(builder.gated[0].address, one.down.inputs * builder.dtype.itemsize)
     gate_up = builder.pack(one.gate_up, gated=True)
     return [
-        builder.linear(gate_up, builder.normed, gated, builder.dtype, GATE, activation=one.activation),
+        builder.linear(gate_up, builder.normed, gated, builder.dtype, GATE, activation=one.activation, limit=one.limit),
         *builder.quantize(builder.gated, one.down.inputs),
         builder.add(builder.pack(one.down), builder.gated, end),
     ]

@@ -23,10 +23,8 @@ def why_not(experts: Experts, end: Norm | None) -> str:
     """Why the compiled loops lack these, or ""."""
     if experts.router.experts > MOST_EXPERTS:
         return f"the compiled loops choose among at most {MOST_EXPERTS} experts"
-    if any(linear.bias for mlp in experts.experts for linear in (mlp.gate_up, mlp.down)):
-        return "experts with a bias aren't among the compiled loops"
-    if end is not None or any(mlp.activation != "silu" for mlp in experts.experts):
-        return "experts with a norm behind them, or without SiLU, aren't among the compiled loops"
+    if end is not None:
+        return "experts with a norm behind them aren't among the compiled loops"
     if experts.router.linear.inputs % 4:
         return f"the compiled loops gather rows of a multiple of 4 numbers, not of {experts.router.linear.inputs}"
     return ""
@@ -45,6 +43,7 @@ def experts(builder: ModelBuilder, mlp: Experts) -> list[Op]:
             _pack(builder, [one.gate_up for one in mlp.experts], gated=True),
             _pack(builder, [one.down for one in mlp.experts]),
             routed, rows, buffers, builder.residual.address, threads=builder.threads,
+            activation=mlp.experts[0].activation, limit=mlp.experts[0].limit,
         ),
         *(dense.mlp(builder, mlp.shared) if mlp.shared else ()),
     ]  # fmt: skip
@@ -57,7 +56,8 @@ def _route(builder: ModelBuilder, router: ExpertRouter, routed: Routed) -> list[
     if plain.dtype == torch.bfloat16:
         address = builder.shared("widened", hidden, torch.float32).address
         ops = [widen_op(plain.rows, hidden, address)]
-    weight = pack(builder.weights.linear(router.linear).dense(torch.float32), "float32", memory=builder.memory)
+    stored = builder.weights.linear(router.linear)
+    weight = pack(stored.dense(torch.float32), "float32", stored.bias(torch.float32), memory=builder.memory)
     logits = builder.shared("router", router.experts, torch.float32)
     bias = None
     if router.bias:
@@ -75,9 +75,11 @@ def _route(builder: ModelBuilder, router: ExpertRouter, routed: Routed) -> list[
 def _pack(builder: ModelBuilder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
     sources = [builder.source(one) for one in linears]
     scales = [scale for _, scale in sources]
+    biases = [builder.weights.linear(one).bias(torch.float32) for one in linears if one.bias]
     return pack(
         [weight for weight, _ in sources],
         builder.kind,
+        biases or None,  # type: ignore[arg-type]
         scales=None if scales[0] is None else scales,
         gated=gated,
         memory=builder.memory,

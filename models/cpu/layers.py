@@ -20,7 +20,7 @@ from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, entry, experts, latent_attention
 from models.cpu.builder import Input, ModelBuilder, Step, activation_dtype
 from models.executor import Options
-from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Network
+from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL
 from models.weights import embedding_of
 

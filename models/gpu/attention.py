@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.kv_store.fused import rotate_and_store
-from kernels.paged_attention.fused import attend_planned, sizes
+from kernels.paged_attention.fused import LOG2_E, attend_planned, sizes
 from kernels.paged_attention.plan import Sizes
 from models.executor import Options
 from models.gpu.inputs import Step
@@ -13,6 +13,7 @@ from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
 from models.gpu.scratch import Scratch
 from models.spec import Attention
+from models.weights import sinks_of
 
 
 class GpuAttention:
@@ -24,6 +25,8 @@ class GpuAttention:
         epsilons = {norm.epsilon for norm in (spec.q_norm, spec.k_norm) if norm}
         assert len(epsilons) <= 1
         self._epsilon = epsilons.pop() if epsilons else 0.0
+        sinks = sinks_of(spec, place.weights)
+        self._sinks = None if sinks is None else (sinks * LOG2_E).to(place.device)
         self._cos, self._sin = place.rope(spec.rope)
         self.linears: list[GpuLinear] = [self._qkv, self._output]
 
@@ -55,5 +58,6 @@ class GpuAttention:
         attend_planned(
             queries, self._keys, self._values, step.tables, step.positions, spec.scale, step.plans[self._kind],
             self._scratch.partials(spec.heads, spec.head_dim), attended.view(queries.shape), spec.window,
+            sinks=self._sinks,
         )  # fmt: skip
         return self._output(attended)

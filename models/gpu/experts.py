@@ -18,7 +18,6 @@ from models.spec import Linear
 
 def stack(linears: Sequence[Linear], place: Place) -> torch.Tensor | CodedExperts:
     """[E, N, K], filled one by one: at no time are there two copies of all."""
-    assert not any(linear.bias for linear in linears)
     first = _part(linears[0], place)
     if first is not None:
         coded = _Stack(first, len(linears), place.device)
@@ -29,6 +28,12 @@ def stack(linears: Sequence[Linear], place: Place) -> torch.Tensor | CodedExpert
     for part, linear in zip(whole, linears, strict=True):
         part.copy_(place.weights.linear(linear).dense(place.dtype))
     return whole
+
+
+def stacked_biases(linears: Sequence[Linear], place: Place) -> torch.Tensor:
+    """[E, N] float32."""
+    biases = [place.weights.linear(linear).bias(torch.float32) for linear in linears]
+    return torch.stack([bias for bias in biases if bias is not None]).to(place.device)
 
 
 def how(weight: torch.Tensor | CodedExperts) -> str:

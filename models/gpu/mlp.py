@@ -10,7 +10,7 @@ from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
 from kernels.moe.reference import own_choices
 from kernels.norm_rope_act.fused import gated
-from models.gpu.experts import how, stack
+from models.gpu.experts import how, stack, stacked_biases
 from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
 from models.spec import Experts, Mlp
@@ -19,11 +19,11 @@ from models.spec import Experts, Mlp
 class GpuMlp:
     def __init__(self, spec: Mlp, place: Place) -> None:
         self._gate_up, self._down = make_linear(spec.gate_up, place), make_linear(spec.down, place)
-        self._activation = spec.activation
+        self._activation, self._limit = spec.activation, spec.limit
         self.linears: list[GpuLinear] = [self._gate_up, self._down]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(gated(self._gate_up(x), self._activation))
+        return self._down(gated(self._gate_up(x), self._activation, self._limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class GpuExperts:
         router = spec.router
         # In float32 whatever the model's dtype: a rounded score changes which experts a row gets.
         self._router = place.dense(router.linear, torch.float32)
-        assert not router.linear.bias
+        added = place.weights.linear(router.linear).bias(torch.float32)
+        self._router_bias = None if added is None else added.to(place.device)
         self._bias: torch.Tensor | None = None
         if router.bias:
             shape = router.bias_shape or (router.experts,)
@@ -54,7 +55,12 @@ class GpuExperts:
         self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place)
         self._down = stack([mlp.down for mlp in spec.experts], place)
-        self._activation = spec.experts[0].activation
+        one = spec.experts[0]
+        self._activation, self._limit = one.activation, one.limit
+        self._biases: tuple[torch.Tensor, torch.Tensor] | None = None
+        if one.down.bias:
+            gate_ups, downs = [mlp.gate_up for mlp in spec.experts], [mlp.down for mlp in spec.experts]
+            self._biases = stacked_biases(gate_ups, place), stacked_biases(downs, place)
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
         own = [Told(how(self._gate_up)), Told(how(self._down))]
         self.linears: list[Told | GpuLinear] = [*own, *(self._shared.linears if self._shared else ())]
@@ -62,8 +68,12 @@ class GpuExperts:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden] float32."""
         logits = gemm.linear(x, self._router, out_dtype=torch.float32)
+        if self._router_bias is not None:
+            logits += self._router_bias
         ids, weights = route(logits, self._bias, **self._facts)
         if self._own:
             ids, weights = own_choices(ids, weights, *self._own)
         shared = self._shared(x) if self._shared else None
-        return experts(x, self._gate_up, self._down, ids, weights, shared, self._activation)
+        return experts(
+            x, self._gate_up, self._down, ids, weights, shared, self._activation, self._limit, self._biases
+        )

@@ -12,7 +12,7 @@ from models.batch import Batch
 from models.executor import Options, PageTensor
 from models.plain.parts import PlainLinear, PlainNorm, kept_dtype, rotated, shared_tables
 from models.spec import Attention
-from models.weights import Weights
+from models.weights import Weights, sinks_of
 
 
 class PlainAttention:
@@ -24,6 +24,8 @@ class PlainAttention:
         self._output = PlainLinear(spec.output, weights, options, device)
         self._q_norm = PlainNorm(spec.q_norm, weights, options, device) if spec.q_norm else None
         self._k_norm = PlainNorm(spec.k_norm, weights, options, device) if spec.k_norm else None
+        sinks = sinks_of(spec, weights)
+        self._sinks = None if sinks is None else sinks.to(device)[:, None, None]  # [heads, 1, 1]
         self._cos, self._sin = shared_tables(spec.rope, options.max_context, device)
         shape = (options.pages + options.branch_pages, options.page_tokens, spec.kv_heads, spec.head_dim)
         self._keys = torch.empty(shape, dtype=kept_dtype(options), device=device)
@@ -74,7 +76,10 @@ class PlainAttention:
         hidden = distance < 0
         if spec.window:
             hidden |= distance >= spec.window
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if self._sinks is not None:
+            scores = torch.cat([scores, self._sinks.expand(-1, len(q), 1)], dim=-1)
+        weights = scores.softmax(-1)[..., :length]
         return torch.einsum("hrl,lhd->rhd", weights, values)
 
 

@@ -36,7 +36,11 @@ class PlainExperts:
         self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = _stacked([mlp.gate_up for mlp in spec.experts], weights, options, device)
         self._down = _stacked([mlp.down for mlp in spec.experts], weights, options, device)
-        self._activation = spec.experts[0].activation
+        self._activation, self._limit = spec.experts[0].activation, spec.experts[0].limit
+        self._biases: tuple[torch.Tensor, torch.Tensor] | None = None
+        if spec.experts[0].down.bias:
+            gate_ups, downs = ([getattr(mlp, part) for mlp in spec.experts] for part in ("gate_up", "down"))
+            self._biases = _biases(gate_ups, weights, device), _biases(downs, weights, device)
         self._shared = PlainMlp(spec.shared, weights, options, device) if spec.shared else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,15 +48,19 @@ class PlainExperts:
         ids, shares = route(self._router(x.float()), self._bias, **self._facts)
         if self._own:
             ids, shares = own_choices(ids, shares, *self._own)
-        out = experts(x, self._gate_up, self._down, ids, shares, self._activation)
+        out = experts(x, self._gate_up, self._down, ids, shares, self._activation, self._limit, self._biases)
         return out + self._shared(x) if self._shared else out
 
 
 def _stacked(linears: list[Linear], weights: Weights, options: Options, device: str) -> torch.Tensor:
     """[E, N, K], filled one by one: at no time are there two copies of all."""
-    assert not any(linear.bias for linear in linears)
     first = PlainLinear(linears[0], weights, options, device).weight
     whole = torch.empty(len(linears), *first.shape, dtype=first.dtype, device=device)
     for place, linear in zip(whole, linears, strict=True):
         place.copy_(PlainLinear(linear, weights, options, device).weight)
     return whole
+
+
+def _biases(linears: list[Linear], weights: Weights, device: str) -> torch.Tensor:
+    """[E, N] float32."""
+    return torch.stack([weights.linear(linear).bias(torch.float32) for linear in linears]).to(device)  # type: ignore

@@ -84,10 +84,10 @@ class PlainMlp:
     def __init__(self, spec: Mlp, weights: Weights, options: Options, device: str) -> None:
         self._gate_up = PlainLinear(spec.gate_up, weights, options, device)
         self._down = PlainLinear(spec.down, weights, options, device)
-        self._activation = spec.activation
+        self._activation, self._limit = spec.activation, spec.limit
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(gated(self._gate_up(x), self._activation).to(x.dtype))
+        return self._down(gated(self._gate_up(x), self._activation, self._limit).to(x.dtype))
 
 
 @functools.lru_cache(maxsize=4)

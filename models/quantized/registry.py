@@ -14,6 +14,7 @@ FORMATS: dict[str, str] = {
     "compressed-tensors": "models.quantized.compressed_tensors:CompressedTensors",
     "fp8": "models.quantized.fp8:Fp8",
     "gptq": "models.quantized.gptq:Gptq",
+    "mxfp4": "models.quantized.mxfp4:Mxfp4",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft
-from transformers import Gemma3TextConfig, PreTrainedConfig
+from transformers import Gemma3TextConfig, GptOssConfig, PreTrainedConfig
 
 from services.api.drafts import PlacedDraft
 from services.worker.running.load_torch_model import Wanted, load_torch_model
@@ -26,6 +26,11 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         Gemma3TextConfig,
         {"head_dim": 16, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],
          "tie_word_embeddings": False, "pad_token_id": None},
+    ),
+    "gpt_oss": (
+        GptOssConfig,
+        {"head_dim": 16, "sliding_window": 9, "num_local_experts": 6, "num_experts_per_tok": 2,
+         "intermediate_size": 24},
     ),
 }  # fmt: skip
 SAID = 24

@@ -38,7 +38,7 @@ def save_sparse(config_class: type[PreTrainedConfig], folder: Path, seed: int, *
     model = parity.save_tiny(config_class, folder, **changes)
     noise = torch.Generator().manual_seed(seed)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if name.endswith("mlp.gate.weight"):
+        if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
             torch.nn.init.normal_(tensor, 0.0, 0.2, generator=noise)
         if name.endswith("e_score_correction_bias"):
             torch.nn.init.normal_(tensor, 0.0, 0.1, generator=noise)
@@ -52,7 +52,7 @@ def clear_choices(theirs: PreTrainedModel, folder: Path) -> Iterator[None]:
     experts must have been chosen."""
     network = read_network(folder)
     routers = [layer.mlp.router for layer in network.layers if isinstance(layer.mlp, Experts)]
-    gates = [module for name, module in theirs.named_modules() if name.endswith("mlp.gate")]
+    gates = [module for name, module in theirs.named_modules() if name.endswith(("mlp.gate", "mlp.router"))]
     smallest, chosen = [torch.inf], [set[int]() for _ in routers]
 
     def watch(router: ExpertRouter, ids: set[int]) -> Any:

@@ -20,6 +20,7 @@ from transformers import (
     Ernie4_5_MoeConfig,
     Ernie4_5Config,
     Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -54,6 +55,8 @@ DENSE: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 }
 MOE: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen3_moe": (Qwen3MoeConfig, SPARSE | {"norm_topk_prob": True}),
+    "gpt_oss": (GptOssConfig, {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 20,
+                               "intermediate_size": 24}),
     "deepseek": (DeepseekV3Config, LATENT | {"n_shared_experts": 2}),
     "ernie_moe": (Ernie4_5_MoeConfig, {"head_dim": 16, "moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24,
                                        "moe_num_shared_experts": 1, "moe_layer_start_index": 1}),

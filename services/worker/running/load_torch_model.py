@@ -103,6 +103,8 @@ def load_torch_model(
     shares = shares_of(network, wanted.ranks, wanted.ranks_here, choice, dtype)
     counted = shares_in_memory(shares, wanted.ranks_here, choice)
     weights = weights_of(folder, network, wanted.quantization)
+    if isinstance(weights, Weights) and weights.format.startswith("mxfp4"):
+        log.warning("the model has %s: it takes as much memory as one in bfloat16", weights.format)
     plan = _plan(wanted, choice, counted, weights, opened, options, drafting)
     options, drafting = (_planned(each, plan, wanted) for each in (options, drafting))
     # In a process of its own: the first start compiles for long, and another core is idle.

@@ -12,9 +12,10 @@ import torch
 from kernels.cpu_program import ROWS, Program
 from kernels.linear.cpu import _RUNS, Rows, input_dtype, quantize_rows
 from kernels.linear.packing import pack
-from kernels.linear.reference import gate, linear, linear_int8
+from kernels.linear.reference import linear, linear_int8
 from kernels.moe import reference
 from kernels.moe.cpu import PlaceBuffers, Routed, combine_op, expert_ops, gather_op, route_ops, widen_op
+from kernels.norm_rope_act.reference import gated
 from tests.kernels.moe.facts import PLAIN
 
 FACTS: dict[str, dict[str, Any]] = {
@@ -215,13 +216,15 @@ EVERY = [
 class Layer:
     """Routing and experts, from logits and rows to the residual."""
 
-    def __init__(self, kind: str, portable: bool, threads: int = 2) -> None:
+    def __init__(self, kind: str, portable: bool, threads: int = 2, biased: bool = False) -> None:
         self.kind, self.dtype, self.tolerance = KINDS[kind]
         if self.kind == "bfloat16":
             self.dtype = input_dtype(self.kind, portable)
         noise = torch.Generator().manual_seed(0)
         self.gate_up = (torch.randn(EXPERTS, 2 * WIDE, HIDDEN, generator=noise) / 8).to(KINDS[kind][1])
         self.down = (torch.randn(EXPERTS, HIDDEN, WIDE, generator=noise) / 8).to(KINDS[kind][1])
+        self.biases = (torch.randn(EXPERTS, 2 * WIDE, generator=noise), torch.randn(EXPERTS, HIDDEN, generator=noise))
+        self.biased = biased
         self.routing = Routing(top_k=3, normalize=True)
         self.x = torch.full((MAX_ROWS, HIDDEN), torch.nan, dtype=self.dtype)
         self.bytes, self.scales = torch.zeros(MAX_ROWS, HIDDEN, dtype=torch.uint8), torch.zeros(MAX_ROWS)
@@ -234,8 +237,10 @@ class Layer:
             ops.append(quantize_rows(rows, self.dtype, HIDDEN, quantized))
             rows = quantized
         ops += expert_ops(
-            pack(list(self.gate_up), self.kind, gated=True), pack(list(self.down), self.kind), self.routing.routed,
+            pack(list(self.gate_up), self.kind, list(self.biases[0]) if biased else None, gated=True),
+            pack(list(self.down), self.kind, list(self.biases[1]) if biased else None), self.routing.routed,
             rows, self.buffers, self.residual.data_ptr(), threads=threads, portable=portable,
+            activation="clamped_swiglu" if biased else "silu", limit=1.5,
         )  # fmt: skip
         self.program = Program(ops, threads)
 
@@ -255,8 +260,10 @@ class Layer:
         out = residual.clone()
         for row, (chosen, shares) in enumerate(zip(ids, weights, strict=True)):
             for expert, share in zip(chosen, shares, strict=True):
-                gated = gate(compute(x[row : row + 1].to(self.dtype), self.gate_up[expert]))
-                out[row] += share * compute(gated.to(self.dtype), self.down[expert])[0]
+                first, last = (bias[expert] if self.biased else None for bias in self.biases)
+                wide = compute(x[row : row + 1].to(self.dtype), self.gate_up[expert], first)
+                inner = gated(wide, "clamped_swiglu", 1.5) if self.biased else gated(wide)
+                out[row] += share * compute(inner.to(self.dtype), self.down[expert], last)[0]
         return out
 
 
@@ -267,9 +274,10 @@ def made_of(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return random_logits(rows, 12), x, residual
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("kind", "portable"), EVERY)
-def test_experts_give_what_the_reference_gives(kind: str, portable: bool) -> None:
-    layer, given = Layer(kind, portable), made_of(45)
+def test_experts_give_what_the_reference_gives(kind: str, portable: bool, biased: bool) -> None:
+    layer, given = Layer(kind, portable, biased=biased), made_of(45)
     out, expected = layer.run(*given), layer.expected(*given)
     assert (out - expected).abs().max() <= layer.tolerance * expected.abs().max()
 

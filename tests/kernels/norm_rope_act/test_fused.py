@@ -69,11 +69,18 @@ def test_a_part_of_wider_rows_is_normed(dtype: torch.dtype) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 @pytest.mark.parametrize("width", [1, 40, 1500])
 def test_the_gate_is_that_of_plain_torch(dtype: torch.dtype, width: int, activation: str) -> None:
     gate_up = random(3, 2 * width, dtype=dtype)
-    assert_close(fused.gated(gate_up, activation), reference.gated(gate_up, activation), dtype)
+    assert_close(fused.gated(gate_up, activation, 0.7), reference.gated(gate_up, activation, 0.7), dtype)
+
+
+def test_a_gate_has_the_bias_of_its_rows_expert() -> None:
+    gate_up, bias = random(4, 80, dtype=torch.float32), random(3, 80, dtype=torch.float32, seed=2)
+    experts = torch.tensor([2, 0, 2, 1], dtype=torch.int32, device=device())
+    found = fused.gated(gate_up, "clamped_swiglu", 0.7, bias, experts)
+    assert_close(found, reference.gated(gate_up + bias[experts.long()], "clamped_swiglu", 0.7))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,7 +62,9 @@ class Span:
 class Cache:
     """A layer's pages, full of NaN where nothing was stored, and the calls an executor makes."""
 
-    def __init__(self, shape: Shape, pages: int = 48, threads: int = 1, normed: bool = False) -> None:
+    def __init__(
+        self, shape: Shape, pages: int = 48, threads: int = 1, normed: bool = False, sinks: torch.Tensor | None = None
+    ) -> None:
         self.shape, self.dtype = shape, DTYPES[shape.dtype]
         key_words, value_words = shape.page_words
         self.keys, self.values = (aligned(pages * words, np.int32) for words in (key_words, value_words))
@@ -70,7 +73,8 @@ class Cache:
         self.cos, self.sin = angles.cos(), angles.sin()
         generator = torch.Generator().manual_seed(9)
         self.norms = [torch.rand(shape.head_dim, generator=generator) + 0.5 for _ in range(2)] if normed else None
-        self.threads = threads
+        self.threads, self.sinks = threads, sinks
+        self.powers = None if sinks is None else sinks * math.log2(math.e)
 
     def run(
         self, qkv: torch.Tensor, spans: list[Span], tile: int = 16, ancestors: list[int] | None = None
@@ -80,7 +84,7 @@ class Cache:
         out = torch.full((rows, shape.heads * shape.head_dim), torch.nan, dtype=self.dtype)
         places = Places(
             qkv.data_ptr(), out.data_ptr(), self.keys.ctypes.data, self.values.ctypes.data,
-            self.cos.data_ptr(), self.sin.data_ptr(),
+            self.cos.data_ptr(), self.sin.data_ptr(), 0 if self.powers is None else self.powers.data_ptr(),
         )  # fmt: skip
         norms = [HeadNorm(weight.data_ptr(), 1e-5) for weight in self.norms] if self.norms else []
         space = Workspace(shape, threads=self.threads, tile_rows=tile)
@@ -113,7 +117,7 @@ class Cache:
             chain = [(2 << row) - 1 for row in range(before)]
             ancestors = chain + [(1 << before) - 1 | bits << before for bits in ancestors]
         return reference.attend(
-            queries, keys, values, tables, owners, at.tolist(), shape.scale, shape.window, ancestors
+            queries, keys, values, tables, owners, at.tolist(), shape.scale, shape.window, ancestors, self.sinks
         ).flatten(1)
 
     def qkv(self, rows: int, seed: int = 0) -> torch.Tensor:
@@ -172,6 +176,23 @@ def test_attention_equals_the_reference(name: str) -> None:
     found = cache.run(qkv, spans).float()
     worst = (found - expected).abs().max() / expected.abs().max()
     assert worst < TOLERANCE[cache.shape.dtype]
+
+
+@pytest.mark.parametrize("name", ["window", "window in float32"])
+def test_a_sink_takes_its_share_of_the_weights_however_the_rows_are_cut(name: str) -> None:
+    shape = SHAPES[name]
+    sinks = torch.tensor([-200.0, -3.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 200.0])
+    whole, cut, table = Cache(shape, sinks=sinks), Cache(shape, threads=2, sinks=sinks), pages(0, 23)
+    qkv = whole.qkv(150)
+    found = whole.run(qkv, [Span(0, 150, table)])
+    expected = whole.expected(qkv, [Span(0, 150, table)])
+    assert (found.float() - expected).abs().max() < TOLERANCE[shape.dtype] * expected.abs().max()
+    parts = [cut.run(qkv[first : first + count], [Span(first, count, table)]) for first, count in ((0, 149), (149, 1))]
+    assert torch.equal(torch.cat(parts), found)
+    # What is next to nothing takes nothing, and what is all leaves nothing.
+    heads = found.view(150, 9, -1)
+    without = Cache(shape).run(qkv, [Span(0, 150, table)]).view(150, 9, -1)
+    assert torch.equal(heads[:, 0], without[:, 0]) and not heads[:, 8].any()
 
 
 CHUNKS = [[1] * 150, [3] * 50, [16, 16, 16, 1, 7, 64, 30], [64, 64, 22], [149, 1]]

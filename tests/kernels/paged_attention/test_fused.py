@@ -50,6 +50,18 @@ def test_a_window_hides_what_lies_before_it(window: int) -> None:
 
 
 @BOTH
+def test_a_sink_takes_its_share_of_the_weights_however_a_context_is_split(dtype: torch.dtype) -> None:
+    rows = make(4, 2, 32, 16, [(0, 5), (140, 2)], dtype)
+    sinks = torch.tensor([-200.0, 0.0, 3.0, 200.0], device=device())
+    whole = compute(rows, sinks=sinks, slots=0)
+    assert_close(whole, expected(rows, sinks=sinks), dtype)
+    assert_same_bits(compute(rows, sinks=sinks, slots=20), whole)
+    # What is next to nothing takes nothing, and what is all leaves nothing.
+    assert_same_bits(whole[:, 0], compute(rows)[:, 0])
+    assert not whole[:, 3].any()
+
+
+@BOTH
 def test_whether_a_context_is_split_among_programs_changes_no_bit(dtype: torch.dtype) -> None:
     rows = make(4, 1, 64, 16, [(230, 1), (10, 3), (120, 4), (63, 1), (64, 1)], dtype)
     whole = compute(rows, slots=0)

@@ -10,6 +10,7 @@ from transformers import (
     DeepseekV3Config,
     Ernie4_5_MoeConfig,
     Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     PreTrainedConfig,
     Qwen3Config,
@@ -38,6 +39,11 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         Gemma3TextConfig,
         {"head_dim": 16, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"],
          "tie_word_embeddings": True, "pad_token_id": None},
+    ),
+    "sinks, experts with biases": (
+        GptOssConfig,
+        {"head_dim": 16, "sliding_window": 7, "num_local_experts": 4, "num_experts_per_tok": 2,
+         "intermediate_size": 24},
     ),
 }
 
