@@ -23,7 +23,7 @@ from pathlib import Path
 
 from models.bounded_json import parsed
 from models.errors import ModelError as ModelError
-from models.registry import FAMILIES
+from models.registry import FAMILIES, WITH_IMAGES
 from models.tensor_headers import file_size, read_headers
 from models.torch_files.found import refuse_torch_files
 
@@ -316,7 +316,7 @@ def check_folder(folder: Path) -> None:
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError(f"{folder}/config.json names no architectures", "take the model's own config.json")
-    if architectures[0] not in FAMILIES:
+    if architectures[0] not in FAMILIES and architectures[0] not in WITH_IMAGES:
         raise ModelError(
             f"{folder}: architecture {architectures[0]} is not supported", f"supported: {', '.join(FAMILIES)}"
         )

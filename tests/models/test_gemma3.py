@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig
 
 from models.batch import Stretch
+from models.check import check_model
 from models.config import read_network
 from models.errors import ModelError
 from models.spec import Attention, Network
@@ -94,6 +95,8 @@ def test_the_text_part_of_a_model_with_images_is_the_model_without(saved: Path, 
     others = {"vision_tower.vision_model.head.weight": torch.ones(2), "multi_modal_projector.weight": torch.ones(2)}
     tensors = {name.replace("model.", start, 1): tensor for name, tensor in tensors.items()}
     save_file(tensors | others, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert check_model(tmp_path).network == read_network(saved)
     tokens = parity.random_tokens(9, 1)
     found, expected = (
         parity.run(parity.load(folder, parity.EXECUTORS["plain"]), [Stretch(tokens, 0, [3], 0)])
