@@ -22,11 +22,13 @@ HELP = "makes docs/results.md, and the figures in README.md and other pages, fro
 PAGE = "results.md"
 # Of a row's command; the row has it whole.
 LONGEST_COMMAND = 64
+# Of the bars that a row missed.
+SHOWN_MISSES = 4
 ABOUT = """# Results
 
 Made by `python -m bench results` from the rows in [bench/results/](../bench/results/). Of each benchmark and kind of
 machine the newest row from a clean tree is shown. Below its tables stand the row's date and commit, the share of all
-cores that others used before it began, its words behind `python -m bench`, and the bars that it missed. Machines differ
+cores that others used before it began, its words behind `python -m bench`, and bars that it missed. Machines differ
 from day to day, so a ratio within a table says more than figures of two. `make bench` measures anew, and `make
 bench-gpu` on a machine with a GPU.
 """
@@ -110,5 +112,8 @@ def source(row: Row) -> str:
     busy = row["hardware"].get("busy_before")
     load = "" if busy is None else f", {busy:.0%} busy"
     command = textwrap.shorten(row["command"].removeprefix("python -m bench "), LONGEST_COMMAND, placeholder=" …")
-    missed = [f"  - missed: {each}" for each in row["figures"].get("missed", [])]
+    found = row["figures"].get("missed", [])
+    missed = [f"  - missed: {each}" for each in found[:SHOWN_MISSES]]
+    if (more := len(found) - SHOWN_MISSES) > 0:
+        missed.append(f"  - missed: {more} more, in the row")
     return "\n".join([f"- {row['date'][:10]}, `{row['commit'][:7]}`{load}: `{command}`", *missed])

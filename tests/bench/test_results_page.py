@@ -34,6 +34,11 @@ def test_the_newest_row_of_each_variant_is_shown_with_what_it_was_measured_on() 
     assert "| int8, ours | 210 |" in both and "| bfloat16, transformers | 21 | – |" in both
 
 
+def test_of_many_bars_that_a_row_missed_the_first_are_shown_and_the_rest_counted() -> None:
+    text = page({"peers": [peers(figures={"missed": [f"bar {number}" for number in range(6)]})]})
+    assert "missed: bar 3\n  - missed: 2 more, in the row\n" in text and "bar 4" not in text
+
+
 @pytest.mark.parametrize("unfit", [{"dirty": True}, {"figures": {"dry_run": True}}], ids=["dirty", "dry run"])
 def test_a_row_of_changes_that_were_not_committed_or_of_a_dry_run_is_not_shown(unfit: dict[str, Any]) -> None:
     assert "abc2" not in page({"peers": [peers(1), peers(2, **unfit)]}) and OURS in page({"peers": [peers(1)]})
