@@ -307,7 +307,7 @@ def test_special_tokens_are_named_but_for_those_that_the_tokenizer_has_added() -
 
 def test_special_tokens_that_were_added_are_left_out_of_the_text_once() -> None:
     ids = [int(TOKENIZER.token_to_id(END_OF_TEXT)), *ids_of("the quick fox says")]
-    text = Delivery(Vocabulary(TOKENIZER).of_prompt(), (), min_tokens=0, tokens_shown=True)
+    text = Delivery(Vocabulary(TOKENIZER).of_prompt(), min_tokens=0, tokens_shown=True)
     echo = Echo(ids, text, added=1, scored=True)
     pieces = [piece for part in parts(columns(ids, 0), 2) for piece in echo.take(part)]
     assert len(pieces) > 2 and "".join(piece.text for piece in pieces) == "the quick fox says"
