@@ -64,7 +64,7 @@ def loaded(name: str, streams: int, options: argparse.Namespace, pause: float = 
     return seen
 
 
-def command(name: str, streams: int, options: argparse.Namespace, pause: float) -> list[str]:
+def command(name: str, streams: int, options: argparse.Namespace, pause: float = 0.0) -> list[str]:
     count = str(sessions(name, streams, options))
     return [
         "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests", count,

@@ -238,10 +238,6 @@ class StreamReader:
                 self._waiter = None
         return self._read()
 
-    def waiting(self) -> list[Any]:
-        """Takes the items that are there already."""
-        return [self._read() for _ in range(len(self._ready))]
-
     def _read(self) -> Any:
         record, raw = self._ready.popleft()
         weight = weight_of(record, raw)

@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +47,12 @@ from services.worker.handover.nixl import NixlAgent, nixl_of
 from services.worker.loading import load_runner, model_name
 from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
-from services.worker.outlet import Outlet, push_all
+from services.worker.outlet import Outlet
 from services.worker.parallel.nodes import Nodes, nodes_of
 from services.worker.running.replay import Recorder
 from services.worker.running.runner import PageMemory, Runner
 from services.worker.scheduling.arrival import failed
-from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan
+from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -97,8 +96,6 @@ class WorkerActor(Actor):
         self.serves = ""
         self.phase: str = settings.phase
         self._outlets: dict[int, Outlet | Loan] = {}
-        # By step, until the event loop comes to them.
-        self._delivered: deque[list[Answer]] = deque()
         self._handover: Handover | None = None
         # Of a worker on several machines: the others.
         self._nodes: Nodes | None = None
@@ -163,7 +160,7 @@ class WorkerActor(Actor):
             scheduler,
             runner,
             drafts,
-            deliver=self._hand_over,
+            deliver=lambda answers: self._tell_loop(self._deliver, answers),
             failed=lambda message: self._tell_loop(self._give_up, message),
             now=time.monotonic,
             timelines=timelines,
@@ -292,20 +289,21 @@ class WorkerActor(Actor):
             retryable=True,
         )
 
-    def _hand_over(self, answers: list[Answer]) -> None:
-        """In the engine's thread: the answers of a step. The event loop is called once for all that wait."""
-        self._delivered.append(answers)
-        if len(self._delivered) == 1:
-            self._tell_loop(self._deliver)
-
-    def _deliver(self) -> None:
+    def _deliver(self, answers: list[Answer]) -> None:
+        """The answers of one step, for all its sequences."""
         assert self._engine is not None
-        steps: list[list[Answer]] = []
-        while self._delivered:
-            steps.append(self._delivered.popleft())
-        for _ in steps:
-            self._engine.answers.taken()
-        push_all(self._outlets, steps)
+        self._engine.answers.taken()
+        outlets = self._outlets
+        for item in answers:
+            outlet = outlets.get(item.sequence_id)
+            if outlet is None:
+                continue
+            if isinstance(item, Emit):
+                outlet.push(item.tokens)
+            elif isinstance(item, Finish):
+                outlet.push(item.finished)
+            else:
+                outlet.push(item.failed)
 
     # The engine's surroundings ------------------------------------------------------------------------------
 

@@ -1,19 +1,19 @@
 """Sends one request's messages to its stream, as fast as credit allows.
 
-With credit a message is sent at once. Without, messages are held and then sent as one; max_tokens bounds them. So are
-those of several steps that have ended before the event loop came to them. Used from the event loop only.
+With credit a message is sent at once. Without, messages are held and then sent as one; max_tokens bounds them. Those
+with log-probabilities of the prompt are sent one by one: together they could be too large for a message. Used from the
+event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from mesh.errors import MeshError
-from services.api.joining import Answer, next_of
-from services.api.messages import Tokens
-from services.worker.scheduling import events
+from services.api.messages import Failed, Finished, Tokens
+
+Answer = Tokens | Finished | Failed
 
 
 class ItemWriter(Protocol):
@@ -57,30 +57,36 @@ class Outlet:
                 raise self._error
             self._sending = True
             while self._held:
-                await self._writer.send(next_of(self._held))
+                await self._writer.send(self._take())
             self._sending = False
             if self.ended:
                 return
 
+    def _take(self) -> Answer:
+        """The next message: all held tokens, or the end after them."""
+        tokens: list[Tokens] = []
+        for answer in self._held:
+            if not isinstance(answer, Tokens) or answer.prompt_logprobs is not None:
+                break
+            tokens.append(answer)
+        if not tokens:
+            return self._held.pop(0)
+        del self._held[: len(tokens)]
+        return tokens[0] if len(tokens) == 1 else joined(tokens)
 
-class Pushed(Protocol):
-    """What takes a request's messages: an outlet, or a loan of pages."""
 
-    def push(self, answer: Answer) -> None: ...
-
-
-def push_all(outlets: Mapping[int, Pushed], steps: list[list[events.Answer]]) -> None:
-    """What these steps gave, to each request that still reads. Of several steps the tokens of each leave as one
-    message."""
-    if len(steps) == 1:
-        for answer in steps[0]:
-            if (outlet := outlets.get(answer.sequence_id)) is not None:
-                outlet.push(answer.message)
-        return
-    held: dict[int, list[Answer]] = {}
-    for answers in steps:
-        for answer in answers:
-            held.setdefault(answer.sequence_id, []).append(answer.message)
-    for sequence_id, messages in held.items():
-        while messages and (outlet := outlets.get(sequence_id)) is not None:
-            outlet.push(next_of(messages))
+def joined(parts: list[Tokens]) -> Tokens:
+    """Consecutive Tokens messages as one."""
+    first = parts[0]
+    logprobs = None
+    if first.logprobs is not None:
+        logprobs = [value for part in parts for value in part.logprobs or ()]
+    return Tokens(
+        request_id=first.request_id,
+        attempt=first.attempt,
+        seq=first.seq,
+        ids=[token for part in parts for token in part.ids],
+        runs=[run for part in parts for run in part.runs],
+        logprobs=logprobs,
+        spans=[span for part in parts for span in part.spans],
+    )

@@ -33,15 +33,6 @@ async def test_items_arrive_once_and_in_order_then_the_end(mesh: Mesh) -> None:
         assert [item.number async for item in stream] == list(range(5000))
 
 
-async def test_items_that_are_there_are_taken_without_waiting(mesh: Mesh) -> None:
-    far, near = await mesh.node("far"), await mesh.node("near")
-    await far.spawn(Witness(), "witness")
-    async with near.ref(far.endpoint, "witness").stream(Count(50), timeout=20.0) as stream:
-        together = [[first, *stream.waiting()] async for first in stream]
-        assert [item.number for items in together for item in items] == list(range(50))
-        assert len(together) < 10 and not list(stream.waiting())
-
-
 async def test_sixty_four_streams_share_messages(mesh: Mesh) -> None:
     far, near = await mesh.node("far"), await mesh.node("near")
     await far.spawn(Witness(), "witness")

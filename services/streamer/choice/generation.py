@@ -20,7 +20,6 @@ from typing import Protocol
 from mesh.directory.membership import Member
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, NotReached, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
-from services.api.joining import Answer, next_of
 from services.api.messages import Failed, Finished, FinishReason, Generate, Speculation, Tokens
 from services.api.sampling import Sampling
 from services.api.strategies import Verification
@@ -245,22 +244,22 @@ async def _attempt(run: _Run, ref: Ref, lender: Lender) -> Ending:
         raise deadline_passed()
     if choice.timeline is not None:
         choice.timeline.sent()
-    held: list[Answer] = []
+    held: list[Tokens | Finished | Failed] = []
     async with ref.stream(_message(choice, lender.instance), timeout=left, window=STREAM_WINDOW) as stream:
-        async for first in stream:
+        async for item in stream:
             lender.done()
-            for item in (first, *stream.waiting()):
-                if item.attempt == choice.attempt:
-                    held.append(item)
-                    if not isinstance(item, Failed):
-                        run.peers.quarantine.stepped(case, last=isinstance(item, Finished))
-            if case.on_trial and held and not isinstance(held[-1], Failed):
-                # Others wait for the end of the trial, and must not wait for this client to read.
+            if item.attempt != choice.attempt:
                 continue
-            while held:
-                # What came while we were busy is shown at once.
-                if (ending := await _take(choice, next_of(held), run.audience)) is not None:
+            held.append(item)
+            if not isinstance(item, Failed):
+                run.peers.quarantine.stepped(case, last=isinstance(item, Finished))
+                if case.on_trial:
+                    # Others wait for the end of the trial, and must not wait for this client to read.
+                    continue
+            for each in held:
+                if (ending := await _take(choice, each, run.audience)) is not None:
                     return ending
+            held.clear()
     raise _Broken("the stream ended without an end")
 
 

@@ -18,11 +18,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.api.joining import Answer
 from services.api.messages import FetchPages, Tokens
 from services.worker.cache.keys import KEY_BYTES
 from services.worker.handover.transport import Lent, LoanPages, PageTransport
-from services.worker.outlet import ItemWriter
+from services.worker.outlet import Answer, ItemWriter
 from services.worker.running.runner import PageMemory
 from services.worker.scheduling.prefix import Sharing
 

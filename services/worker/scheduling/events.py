@@ -57,27 +57,15 @@ class Emit(msgspec.Struct, frozen=True, gc=False):
     sequence_id: int
     tokens: Tokens
 
-    @property
-    def message(self) -> Tokens:
-        return self.tokens
-
 
 class Finish(msgspec.Struct, frozen=True):
     sequence_id: int
     finished: Finished
 
-    @property
-    def message(self) -> Finished:
-        return self.finished
-
 
 class Fail(msgspec.Struct, frozen=True):
     sequence_id: int
     failed: Failed
-
-    @property
-    def message(self) -> Failed:
-        return self.failed
 
 
 class SequenceEnded(msgspec.Struct, frozen=True):

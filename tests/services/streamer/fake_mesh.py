@@ -67,9 +67,6 @@ CARD = ModelCard(
     embedding_size=8,
 )
 
-# Of the event loop, between two messages of a target.
-TURNS = 10
-
 
 def ids_of(text: str) -> list[int]:
     return list(TOKENIZER.encode(text, add_special_tokens=False).ids)
@@ -208,15 +205,9 @@ def failed(message: Generate, reason: str, retryable: bool = False) -> Failed:
     )
 
 
-async def a_step_passes() -> None:
-    """What was sent goes through the network and is read."""
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
-
-
 def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str = "ngram") -> Script:
     """Answers every request with the same tokens, `group` at a time, whatever attempt asks from wherever; and one for
-    an embedding with numbers that tell its prompt. Each message is read before the next one comes."""
+    an embedding with numbers that tell its prompt."""
     ids = ids_of(text) if isinstance(text, str) else text
 
     async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
@@ -232,7 +223,6 @@ def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str 
         while seq < end:
             part = ids[seq : min(seq + group, end)]
             await out.send(tokens(message, seq, part, drafted=group, source=source))
-            await a_step_passes()
             seq += len(part)
         reason = "stop" if end == len(ids) else "length"
         await out.send(finished(message, end, reason, cached))

@@ -10,8 +10,7 @@ import pytest
 from mesh.errors import PeerLost
 from services.api.messages import Failed, Run, TokenLogprob, Tokens
 from services.api.prompt_logprobs import PromptLogprob, pack
-from services.worker.outlet import Outlet, push_all
-from services.worker.scheduling.events import Answer, Emit, Fail
+from services.worker.outlet import Outlet
 
 END = Failed(request_id="r", attempt=1, reason="engine", message="x")
 
@@ -128,16 +127,3 @@ async def test_a_lost_stream_ends_the_wait() -> None:
     with pytest.raises(PeerLost):
         await outlet.run()
     assert not outlet.ended
-
-
-def test_tokens_of_several_steps_leave_as_one_message_of_each_request() -> None:
-    writers = {sequence_id: Writer(10) for sequence_id in (1, 2)}
-    outlets = {sequence_id: Outlet(writer) for sequence_id, writer in writers.items()}
-    # The third has left.
-    steps: list[list[Answer]] = [[Emit(each, tokens(seq, 7 + seq)) for each in (1, 2, 3)] for seq in range(3)]
-    steps[2][1] = Fail(2, END)
-    push_all(outlets, steps[:1])
-    push_all(outlets, steps[1:])
-    assert [message.ids for message in writers[1].written] == [[7], [8, 9]]
-    assert [getattr(message, "ids", END) for message in writers[2].written] == [[7], [8], END]
-    assert [run.length for run in writers[1].written[1].runs] == [1, 1] and outlets[2].ended

@@ -159,20 +159,6 @@ async def test_a_request_that_kills_every_target_is_given_up(
     assert len(target.asked) == MAX_BARREN
 
 
-async def test_messages_that_have_come_together_are_shown_as_one(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
-    async def says_at_once(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-        for seq, token in enumerate(ids_of(STORY)):
-            await out.send(tokens(message, seq, [token]))
-        await out.send(finished(message, len(ids_of(STORY)), "stop"))
-
-    await mesh.start_target(says_at_once)
-    await mesh.start_door()
-    chunks = await story(http, mesh, return_token_ids=True)
-    assert text_of(chunks) == STORY
-    ids = [chunk["choices"][0].get("token_ids", []) for chunk in chunks[:-1]]
-    assert [token for each in ids for token in each] == ids_of(STORY) and max(map(len, ids)) > 1
-
-
 class Mortal:
     """A target that dies with all it runs when it has said `after` tokens of the request POISON; another takes its
     place. It dies as by a signal, or (`says_so`) its engine fails and it tells everyone."""

@@ -36,8 +36,8 @@ def recorded(path: Path, runner: Runner, **limits: Any) -> list[Step]:
     while scheduler.has_work:
         work, result, _ = one_step(scheduler, runner, repeat_what_followed)
         recorder(work, result)
-        for item in work.items:  # a file has them as lists
-            item.pages = list(item.pages)
+        # A file has them as lists.
+        work.items[:] = [item._replace(pages=list(item.pages)) for item in work.items]
         steps.append(Step(work, result))
     return steps
 
