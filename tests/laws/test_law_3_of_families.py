@@ -21,6 +21,8 @@ from services.worker.running.torch_runner import TorchRunner
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import parity
 
+pytestmark = pytest.mark.slow  # loops of their own are compiled
+
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "gemma3": (
         Gemma3TextConfig,

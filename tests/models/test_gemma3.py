@@ -40,6 +40,7 @@ def test_logits_and_text_are_those_of_transformers(variant: str, tmp_path: Path)
     parity.check_parity(parity.save_tiny(Gemma3TextConfig, tmp_path, **(SIZES | VARIANTS[variant])), tmp_path)
 
 
+@pytest.mark.slow  # loops of its own are compiled
 @parity.every_executor
 def test_bfloat16_stays_close(make: parity.MakeExecutor, tmp_path: Path) -> None:
     parity.check_bfloat16(parity.save_tiny(Gemma3TextConfig, tmp_path, **SIZES), tmp_path, make)

@@ -47,6 +47,7 @@ def test_logits_and_text_are_those_of_transformers(variant: str, tmp_path: Path)
     routing.check(save(tmp_path, **VARIANTS[variant]), tmp_path)
 
 
+@pytest.mark.slow  # loops of its own are compiled
 @parity.every_executor
 def test_bfloat16_stays_close(make: parity.MakeExecutor, tmp_path: Path) -> None:
     # All experts: rounding must not send a row elsewhere.
