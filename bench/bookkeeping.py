@@ -156,7 +156,7 @@ async def _steps(case: str, sequences: int) -> dict[str, float]:
         began = time.thread_time()
         while delivered:
             engine.answers.taken()
-            push_all(outlets, [delivered.pop(0)])
+            push_all(outlets, delivered.pop(0))
         reader.outbox.flush()
         loops.append(time.thread_time() - began)
     assert not drafts.failed

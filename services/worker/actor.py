@@ -47,12 +47,12 @@ from services.worker.handover.nixl import NixlAgent, nixl_of
 from services.worker.loading import load_runner, model_name
 from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
-from services.worker.outlet import Outlet
+from services.worker.outlet import Outlet, push_all
 from services.worker.parallel.nodes import Nodes, nodes_of
 from services.worker.running.replay import Recorder
 from services.worker.running.runner import PageMemory, Runner
 from services.worker.scheduling.arrival import failed
-from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
+from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -293,17 +293,7 @@ class WorkerActor(Actor):
         """The answers of one step, for all its sequences."""
         assert self._engine is not None
         self._engine.answers.taken()
-        outlets = self._outlets
-        for item in answers:
-            outlet = outlets.get(item.sequence_id)
-            if outlet is None:
-                continue
-            if isinstance(item, Emit):
-                outlet.push(item.tokens)
-            elif isinstance(item, Finish):
-                outlet.push(item.finished)
-            else:
-                outlet.push(item.failed)
+        push_all(self._outlets, answers)
 
     # The engine's surroundings ------------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from mesh.errors import MeshError
 from services.api.messages import Failed, Finished, Tokens
+from services.worker.scheduling import events
 
 Answer = Tokens | Finished | Failed
 
@@ -73,6 +75,25 @@ class Outlet:
             return self._held.pop(0)
         del self._held[: len(tokens)]
         return tokens[0] if len(tokens) == 1 else joined(tokens)
+
+
+class Pushed(Protocol):
+    """What takes a request's messages: an outlet, or a loan of pages."""
+
+    def push(self, answer: Answer) -> None: ...
+
+
+def push_all(outlets: Mapping[int, Pushed], answers: list[events.Answer]) -> None:
+    """What a step gave, to each request that still reads."""
+    for each in answers:
+        if (outlet := outlets.get(each.sequence_id)) is None:
+            continue
+        if isinstance(each, events.Emit):
+            outlet.push(each.tokens)
+        elif isinstance(each, events.Finish):
+            outlet.push(each.finished)
+        else:
+            outlet.push(each.failed)
 
 
 def joined(parts: list[Tokens]) -> Tokens:
