@@ -9,6 +9,7 @@ on purpose.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -96,10 +97,12 @@ class Adversary(_Guesser):
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        # By its length a text that takes eight tokens a step would meet one way again and again.
+        self._turns = itertools.count()
 
     def guess(self, text: Text, budget: int) -> Draft:
         truth = self._oracle.what_follows(text, budget) or [TOKEN]
-        return self._ways[len(text.tokens) % len(self._ways)](self, truth, text, budget)
+        return self._ways[next(self._turns) % len(self._ways)](self, truth, text, budget)
 
     def _right_but_for_the_last(self, truth: list[int], text: Text, budget: int) -> Draft:
         return Draft([*truth[:-1], _other(truth[-1])], "adversary")
@@ -163,7 +166,7 @@ class LyingActor(GuessingActor):
         if way == 1:
             return [placed, placed._replace(sequence_id=placed.sequence_id + 1), placed._replace(sequence_id=-1)]
         if way == 2:
-            lies = replaced(draft, tokens=draft.tokens[::-1]), replaced(draft, tokens=[])
+            lies = draft._replace(tokens=draft.tokens[::-1]), draft._replace(tokens=[])
             return [placed, *(placed._replace(draft=lie) for lie in lies)]
         return [placed]
 
