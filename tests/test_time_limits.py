@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def run(folder: Path, text: str, *words: str, grace: float = 60) -> subprocess.C
         *words,
         "test_it.py",
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(command, cwd=folder, env=inherited, capture_output=True, text=True, timeout=200)
 
 
 def test_a_test_that_hangs_fails_and_the_next_one_runs(tmp_path: Path) -> None:
