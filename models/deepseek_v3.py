@@ -6,6 +6,8 @@ The layer behind the last, which predicts a further token (num_nextn_predict_lay
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from models.config import Fields, yarn_magnitude
 from models.layers.dense import DenseSizes, decoder, layer_norms, mlp
 from models.layers.sparse import chosen, experts, router_linear
@@ -18,12 +20,7 @@ _INNER_EPSILON = 1e-6
 def network(fields: Fields) -> Network:
     _refuse_what_is_not_computed(fields)
     sizes = _read_sizes(fields)
-    sparse = is_sparse(fields, sizes.layers)
-
-    def layer(index: int, name: str) -> Layer:
-        return _layer(fields, sizes, name, sparse=sparse[index])
-
-    return decoder(fields, sizes, layer)
+    return sparse_decoder(fields, sizes, lambda name, sparse: _layer(fields, sizes, name, sparse=sparse))
 
 
 def sparse_layer(fields: Fields, name: str) -> Layer:
@@ -42,7 +39,13 @@ def _layer(fields: Fields, sizes: DenseSizes, name: str, *, sparse: bool) -> Lay
     )
 
 
-def is_sparse(fields: Fields, layers: int) -> list[bool]:
+def sparse_decoder(fields: Fields, sizes: DenseSizes, layer: Callable[[str, bool], Layer]) -> Network:
+    """A whole network; `layer` makes a layer of its name, with its point, and of whether it has experts."""
+    sparse = _is_sparse(fields, sizes.layers)
+    return decoder(fields, sizes, lambda index, name: layer(name, sparse[index]))
+
+
+def _is_sparse(fields: Fields, layers: int) -> list[bool]:
     """Of each layer, whether it has experts: mlp_layer_types says it layer by layer, first_k_dense_replace where they
     begin."""
     if not fields.given("mlp_layer_types"):

@@ -7,8 +7,8 @@ The layer behind the last, which predicts a further token (num_nextn_predict_lay
 from __future__ import annotations
 
 from models.config import Fields
-from models.deepseek_v3 import choose_experts, is_sparse
-from models.layers.dense import DenseSizes, attention, decoder, layer_norms, mlp, read_sizes
+from models.deepseek_v3 import choose_experts, sparse_decoder
+from models.layers.dense import DenseSizes, attention, layer_norms, mlp, read_sizes
 from models.spec import Layer, Network
 
 DEFAULTS = {"first_k_dense_replace": 1, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5}
@@ -17,12 +17,7 @@ DEFAULTS = {"first_k_dense_replace": 1, "partial_rotary_factor": 0.5, "rms_norm_
 def network(fields: Fields) -> Network:
     fields = fields.with_defaults(DEFAULTS)
     sizes = _read_sizes(fields)
-    sparse = is_sparse(fields, sizes.layers)
-
-    def layer(index: int, name: str) -> Layer:
-        return _layer(fields, sizes, name, sparse=sparse[index])
-
-    return decoder(fields, sizes, layer)
+    return sparse_decoder(fields, sizes, lambda name, sparse: _layer(fields, sizes, name, sparse=sparse))
 
 
 def sparse_layer(fields: Fields, name: str) -> Layer:

@@ -55,7 +55,7 @@ class Connection:
     # The thread -----------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T], meanwhile: Callable[[], None] | None = None, every: float = 0.0) -> T:
-        """From plain Python. Ctrl-C ends the work. `meanwhile` is called here every so many seconds."""
+        """From plain Python. Ctrl-C ends the work. `meanwhile` is called in this thread, every `every` seconds."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             while meanwhile is not None and not wait([future], every).done:

@@ -25,7 +25,8 @@ from specmesh.vllm.wire import Answer
 
 log = logging.getLogger("vllm.specmesh")
 
-# Acceptance is learned from about so many rows of a step, in turns: it takes time, and rates need no more.
+# Acceptance is learned from about so many rows of each step, not always the same: all of them would take longer and
+# change little.
 LEARNED_ROWS = 8
 # Longest time that the proposer may work on a question, as it is told.
 MOST_WORK_MS = 60_000

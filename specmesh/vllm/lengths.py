@@ -18,7 +18,7 @@ BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985
 _MIDDLES = [(low + high) / 2 for low, high in zip((0.0, *BUCKETS), (*BUCKETS, 1.0), strict=True)]
 # Window of a rate, and the weight of the confidence as a prior, in tokens.
 WINDOW, PRIOR_TOKENS = 32, 2.0
-# What is left of a count after so many tokens.
+# KEPT[n]: the factor by which a count decays over n tokens.
 KEPT = [(1.0 - 1.0 / WINDOW) ** count for count in range(WINDOW + 1)]
 # Of sources: names come from the proposer.
 MOST_SOURCES = 64

@@ -98,9 +98,7 @@ def test_ctrl_c_leaves_no_process_exit_code_zero_and_no_warning(tmp_path: Path) 
     with running_mesh(tmp_path, engine="mock") as mesh:
         assert len(descendants(mesh.process.pid)) >= 4
         assert mesh.stop() == 0
-        said = [line for line in mesh.text().splitlines() if re.search("WARNING|ERROR|lost", line)]
-        # On a machine that other work keeps busy the directory may be late.
-        assert [line for line in said if "the directory doesn't answer" not in line] == []
+        assert [line for line in mesh.text().splitlines() if re.search("WARNING|ERROR|lost", line)] == []
 
 
 def test_help_is_quick_and_says_how_to_start() -> None:

@@ -41,7 +41,7 @@ def enough_for_a_step(running: int) -> int:
 
 def share_chunks(wanted: Mapping[int, int], rows: int, enough: int | None = None) -> dict[int, int]:
     """Rows of each sequence beyond its first one. `wanted` holds the most that each can use, in scheduling order.
-    With `enough`, prompts behind one that ends in this step get none once so many rows are given."""
+    With `enough`: once that many rows are given and a prompt ends with them, later prompts get none in this step."""
     left = rows
     aside = rows // 4 if len(wanted) > 1 else 0
     given: dict[int, int] = {}
