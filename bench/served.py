@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench import turns
 from bench.running_mesh import ROOT
 from loadtest.ask import side
 from loadtest.workloads import REQUESTS
@@ -35,8 +36,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", default="chat,edit", help=shown)
     parser.add_argument("--concurrency", default="1,4", help="of --served")
     parser.add_argument("--cold", action="store_true", help="of --served: a cache_salt for each request")
-    # vLLM's worker polls its queue for a second after an answer, and takes a core.
-    parser.add_argument("--pause", type=float, default=1.5, help="of --served: seconds before a server's turn")
+    parser.add_argument("--pause", type=float, default=turns.PAUSE, help="of --served: seconds before a server's turn")
     parser.add_argument("--requests", type=int, default=12, help="of --served: a server's with one stream")
     parser.add_argument("--waves", type=int, default=12, help="of --served: requests a stream when there are several")
 

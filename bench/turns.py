@@ -13,6 +13,8 @@ STUDENT_T = (
     2.12, 2.11, 2.10, 2.09, 2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04,
 )  # fmt: skip
 NORMAL = 1.96
+# Seconds before a turn: vLLM's worker polls its queue for a second after an answer, and takes a core.
+PAUSE = 1.5
 
 
 class Ratio(NamedTuple):

@@ -66,6 +66,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=256, help="of a turn")
     parser.add_argument("--tokens", type=int, default=32, help="of an answer")
     parser.add_argument("--turns", type=int, default=8, help="of every side: an even number, 4 or more")
+    parser.add_argument("--pause", type=float, default=turns.PAUSE, help="seconds before a side's turn")
     parser.add_argument("--vllm", default="", metavar="PYTHON", help="an interpreter that has vllm")
 
 
@@ -117,6 +118,7 @@ def in_turns(sides: dict[str, Side], texts: Iterator[str], options: argparse.Nam
             raise SystemExit(f"this machine's texts are enough for {turn} turns: ask for fewer --prompts or --turns")
         # Whoever is first now is last in the next turn.
         for name in names if turn % 2 else reversed(names):
+            time.sleep(options.pause)
             one = sides[name](asked, turn)
             # The first warms up.
             found[name] += [one] * (turn > 0)

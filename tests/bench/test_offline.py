@@ -13,7 +13,7 @@ from bench.oracles.offline import HTTP, OURS, VLLM, Turn, _vllm, compared, in_tu
 
 def test_sides_take_turns_with_prompts_of_their_own_and_the_first_only_warms_up() -> None:
     asked: list[tuple[str, int, list[str]]] = []
-    options = bench_parser("offline").parse_args(["--prompts=2", "--turns=2"])
+    options = bench_parser("offline").parse_args(["--prompts=2", "--turns=2", "--pause=0"])
 
     def side(name: str, seconds: float):  # type: ignore[no-untyped-def]
         def turn(prompts, number):  # type: ignore[no-untyped-def]
