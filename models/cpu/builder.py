@@ -181,7 +181,7 @@ class ModelBuilder:
         return stored.dense(torch.bfloat16 if self.kind == "bfloat16" else torch.float32), None
 
     def norm_weight(self, one: spec.Norm) -> torch.Tensor:
-        weight = norm_weight(one, self.weights).contiguous()
+        weight = norm_weight(one, self.weights).clone()
         self._keeps.append(weight)
         return weight
 

@@ -31,8 +31,9 @@ def build(builder: ModelBuilder) -> list[Step]:
     """Once for a builder."""
     network = builder.network
     table = embedding_of(network, builder.weights)
-    # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
-    table = table.contiguous() if table.dtype == torch.bfloat16 else table.float().contiguous()
+    # A copy: a table in its mapped file would keep all of that. bfloat16 stays so, also under a float32 model.
+    kept = torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32
+    table = table.to(kept, copy=True).contiguous()
     at = network.cut.first if network.cut else 0
     first = embed(table, builder.residual.address, at, network.embedding_scale)
     ops: list[Step] = [first, *([] if network.cut is None else [builder.residual]), *entry.entry(builder)]
@@ -53,7 +54,8 @@ def build(builder: ModelBuilder) -> list[Step]:
         head = builder.pack(network.head)
         ops.append(builder.norm(network.norm, wanted_only=True))
         ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
-    # What no op holds by itself lives as long as the first one.
+    # All is packed: the files are let go. What no op holds by itself lives as long as the first one.
+    del builder.weights
     ops[0] = Op(first.run, first.chunks, first.words, (*first.keeps, builder))
     return ops
 

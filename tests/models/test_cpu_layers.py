@@ -43,7 +43,7 @@ def network_of(*layers: Layer) -> Network:
     )  # fmt: skip
 
 
-def save(network: Network, folder: Path) -> Weights:
+def save(network: Network, folder: Path, stored: torch.dtype = torch.float32) -> Weights:
     torch.manual_seed(0)
     tensors = {network.embedding: torch.randn(VOCABULARY, HIDDEN)}
     for one in (network.norm, *(norm for layer in network.layers for norm in (layer.attention_norm, layer.mlp_norm))):
@@ -52,7 +52,7 @@ def save(network: Network, folder: Path) -> Weights:
         for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
             for part in linear.parts:
                 tensors[f"{part.name}.weight"] = torch.randn(part.outputs, linear.inputs) / linear.inputs**0.5
-    save_file(tensors, folder / "model.safetensors")
+    save_file({name: one.to(stored) for name, one in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text("{}")
     return Weights(folder)
 
@@ -87,6 +87,18 @@ def test_as_many_rows_as_there_is_room_for(tmp_path: Path) -> None:
     assert whole.shape == (512, VOCABULARY) and whole.isfinite().all()
     last = executor.forward(make_batch([Stretch(tokens[-1:], 511, list(range(32)), 0)], 16)).logits
     assert torch.equal(last[0], whole[511])
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_the_files_of_a_packed_model_are_let_go(stored: torch.dtype, tmp_path: Path) -> None:
+    weights = save(UNEVEN, tmp_path, stored)
+    taken = weights.take(UNEVEN.embedding, VOCABULARY, HIDDEN)
+    assert str(tmp_path) in Path("/proc/self/maps").read_text()
+    del taken
+    executor = CpuExecutor(UNEVEN, weights, OPTIONS)
+    del weights
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    executor.close()
 
 
 def test_logits_outlive_the_executor(tmp_path: Path) -> None:
