@@ -14,10 +14,11 @@ import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -148,6 +149,15 @@ def parts(files: Files) -> Iterator[list[str]]:
 # The server ---------------------------------------------------------------------------------------------
 
 
+class CorpusServer(Protocol):
+    """`http` is what `session` gave. Cards are those of the routes. All raise CorpusError."""
+
+    def session(self) -> AbstractAsyncContextManager[Any]: ...
+    async def add_part(self, http: Any, name: str, texts: list[str], part: int, last: bool) -> Any: ...
+    async def cards(self, http: Any) -> list[dict[str, Any]]: ...
+    async def remove(self, http: Any, name: str) -> Any: ...
+
+
 @dataclass(slots=True)
 class CorpusApi:
     url: str
@@ -216,7 +226,7 @@ class _reached:
 # Actions ------------------------------------------------------------------------------------------------
 
 
-def add(server: CorpusApi, names: list[str], as_json: bool) -> int:
+def add(server: CorpusServer, names: list[str], as_json: bool) -> int:
     if len(names) < 2:
         raise CorpusError("give a name and at least one file or folder: specmesh corpus add NAME PATH...")
     name, *paths = names
@@ -238,7 +248,7 @@ def add(server: CorpusApi, names: list[str], as_json: bool) -> int:
     return 0
 
 
-async def _send(server: CorpusApi, name: str, files: Files, bar: ProgressBar) -> dict[str, Any]:
+async def _send(server: CorpusServer, name: str, files: Files, bar: ProgressBar) -> dict[str, Any]:
     """Sends all parts, then waits until the corpus is built."""
     coming = parts(files)
     texts = next(coming, None)
@@ -263,7 +273,7 @@ async def _send(server: CorpusApi, name: str, files: Files, bar: ProgressBar) ->
     return card
 
 
-def show_list(server: CorpusApi, names: list[str], as_json: bool) -> int:
+def show_list(server: CorpusServer, names: list[str], as_json: bool) -> int:
     async def cards() -> list[dict[str, Any]]:
         async with server.session() as http:
             return await server.cards(http)
@@ -289,7 +299,7 @@ def _only(cards: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]
     return [card for card in cards if not names or card["name"] in names]
 
 
-def remove(server: CorpusApi, names: list[str], as_json: bool) -> int:
+def remove(server: CorpusServer, names: list[str], as_json: bool) -> int:
     if not names:
         raise CorpusError("give the name: specmesh corpus remove NAME")
 
@@ -312,18 +322,26 @@ def _tell_skipped(files: Files) -> None:
         print(f"left out: {links} symbolic link{'s' if links != 1 else ''} (name a file to add it)", file=sys.stderr)
 
 
-ACTIONS: dict[str, Callable[[CorpusApi, list[str], bool], int]] = {"add": add, "list": show_list, "remove": remove}
+ACTIONS: dict[str, Callable[[CorpusServer, list[str], bool], int]] = {"add": add, "list": show_list, "remove": remove}
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
-    server = CorpusApi(
+    try:
+        return ACTIONS[options.action or "list"](_server(options, settings), options.names, options.json)
+    except CorpusError as error:
+        print(f"specmesh: {error}", file=sys.stderr)
+        return 1
+
+
+def _server(options: argparse.Namespace, settings: Settings) -> CorpusServer:
+    if options.proposer:
+        from services.cli.corpus_at_proposer import ProposerCorpora
+
+        namespace, tokenizer = options.namespace or "", options.tokenizer or ""
+        return ProposerCorpora(options.proposer, namespace, tokenizer, settings.keys_dir)
+    return CorpusApi(
         url=server_url(options.url, settings),
         tls=None if options.url else own_context(settings),
         api_key=options.api_key or settings.api_keys.partition(",")[0].strip(),
         namespace=options.namespace or "",
     )
-    try:
-        return ACTIONS[options.action or "list"](server, options.names, options.json)
-    except CorpusError as error:
-        print(f"specmesh: {error}", file=sys.stderr)
-        return 1

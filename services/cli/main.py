@@ -362,8 +362,10 @@ def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
     sub.add_argument("--api-key", metavar="KEY", help="API key of the owner (default: the first of api_keys)")
     sub.add_argument("--namespace", metavar="NAME", help="namespace, as in speculation.namespace of requests")
+    sub.add_argument("--proposer", metavar="ADDRESS", help="a proposer alone, under vLLM, in the place of a server")
+    sub.add_argument("--tokenizer", metavar="FOLDER", help="of --proposer: folder with the model's tokenizer.json")
     sub.add_argument("--json", action="store_true", help="as JSON")
-    add_settings(sub, SERVER)
+    add_settings(sub, (*SERVER, "keys_dir"))
 
 
 def _do_corpus(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ class Keys(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`fields` of a Proposed; None: the proposer refused, for `reason`. `life`: its epoch, another one for
+    """`fields` of the answer; None: the proposer refused, for `reason`. `life`: its epoch, another one for
     each process, which knows no text at first."""
 
     question: int
@@ -62,7 +62,7 @@ class Connection:
         """Raises ValueError for an address that needs keys."""
         if keys is None and not address.startswith(("ipc://", "inproc://")):
             raise ValueError(f"{address} leaves this machine or its files: it needs keys (SPECMESH_KEYS_DIR)")
-        self._address, self._name, self._epoch, self._keys = address, name, epoch, keys
+        self.address, self._name, self._epoch, self._keys = address, name, epoch, keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._opened = 0
         self._questions = 0
@@ -79,11 +79,11 @@ class Connection:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)
-        if self._keys is not None and not self._address.startswith("ipc://"):
+        if self._keys is not None and not self.address.startswith("ipc://"):
             socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
-        socket.connect(self._address)
+        socket.connect(self.address)
         return socket
 
     def reopen(self) -> None:
@@ -91,11 +91,11 @@ class Connection:
         self._socket.close(0)
         self._socket = self._open()
 
-    def ask(self, body: bytes, milliseconds: int) -> int:
-        """Send a Propose; the question's number. 0: it couldn't be sent."""
+    def ask(self, body: bytes, milliseconds: int, kind: str = "propose") -> int:
+        """Send a message to the proposer; the question's number. 0: it couldn't be sent."""
         self._questions += 1
         number = self._questions
-        records = ((_HELLO, self._name, self._epoch), (_ASK, number, "proposer", "propose", milliseconds, body, 0))
+        records = ((_HELLO, self._name, self._epoch), (_ASK, number, "proposer", kind, milliseconds, body, 0))
         try:
             self._socket.send(_encode((VERSION, self._epoch, 0, records)), zmq.NOBLOCK)
         except zmq.ZMQError:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import random
+import string
 import subprocess
 import sys
 import time
@@ -14,6 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+
+from models.sources import ensure_model
+from services.api.settings import Settings, cache_dir
+from services.cli.main import main as command
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 60.0
@@ -60,7 +68,7 @@ def proposer(tmp_path: Path) -> Iterator[Proposer]:
     started.stop()
 
 
-def drafter(proposer: Proposer, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> Any:
+def drafter(proposer: Proposer, monkeypatch: pytest.MonkeyPatch, rank: int = 0, tokenizer: str = "nobody/words") -> Any:
     from specmesh.vllm import Drafter
 
     monkeypatch.setenv("SPECMESH_RUN_DIR", str(proposer.run_dir))
@@ -68,7 +76,7 @@ def drafter(proposer: Proposer, monkeypatch: pytest.MonkeyPatch, rank: int = 0) 
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(rank=rank, tensor_parallel_size=2),
         model_config=SimpleNamespace(
-            tokenizer="nobody/words", tokenizer_revision=None, model="words", served_model_name=["m"],
+            tokenizer=tokenizer, tokenizer_revision=None, model="words", served_model_name=["m"],
             max_model_len=4096,
         ),
         speculative_config=SimpleNamespace(num_speculative_tokens=8),
@@ -149,6 +157,19 @@ def test_only_the_first_rank_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not hasattr(made, "drafting")
 
 
+def test_vllms_log_says_what_was_drafted_and_how_long_a_step_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = drafter(Proposer(tmp_path), monkeypatch)
+    figures = made.drafting.figures
+    figures.steps, figures.drafted, figures.accepted, figures.missed = 4, 32, 20, 1
+    figures.seconds, figures.waited_seconds = 0.01, 0.004
+    with caplog.at_level(logging.INFO, "vllm.specmesh"):
+        made._say()
+    [said] = caplog.messages
+    assert "4 steps, 32 tokens drafted, 20 accepted; a step took 2.50 ms here, of which 1.00 ms it waited" in said
+
+
 def test_the_engines_process_loads_nothing_of_ours_and_little_of_others(tmp_path: Path) -> None:
     """A checkout's folder must not be on its path either: packages of vLLM's are named as our rooms are."""
     (tmp_path / "specmesh").symlink_to(ROOT / "specmesh")
@@ -164,6 +185,30 @@ def test_the_engines_process_loads_nothing_of_ours_and_little_of_others(tmp_path
     assert done.returncode == 0, done.stderr
     loaded, path = json.loads(done.stdout)
     # The last two are loaded by pyzmq.
-    allowed = {"specmesh", "msgspec", "zmq", "typing_extensions", "cython_runtime"} | set(sys.stdlib_module_names)
-    assert {name for name in loaded if not name.startswith("_")} <= allowed
+    allowed = {"specmesh", "msgspec", "numpy", "zmq", "typing_extensions", "cython_runtime"}
+    assert {name for name in loaded if not name.startswith("_")} <= allowed | set(sys.stdlib_module_names)
     assert str(ROOT) not in path
+
+
+@pytest.mark.slow
+def test_it_drafts_from_a_corpus_that_was_added_over_its_socket(
+    proposer: Proposer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
+    # Nothing that repeats itself.
+    chance = random.Random(1)
+    text = " ".join("".join(chance.choices(string.ascii_lowercase, k=9)) for _ in range(120))
+    (tmp_path / "ships.txt").write_text(text)
+    place = [f"--proposer=ipc://{proposer.run_dir}/proposer.sock", f"--tokenizer={model}", "--namespace=m"]
+    until = time.monotonic() + LONG_S
+    while command(["corpus", "list", *place]) != 0:
+        assert time.monotonic() < until
+    assert command(["corpus", "add", "ships", str(tmp_path / "ships.txt"), *place]) == 0
+    assert "ships: ready" in capsys.readouterr().out
+    made = drafter(proposer, monkeypatch, tokenizer=str(model))
+    ids = Tokenizer.from_file(str(model / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    until_answered(made, ids, 50)
+    at, _ = until_accepted(made, ids, 51, 30)
+    assert at < 200
+    assert command(["corpus", "remove", "ships", *place]) == 0
+    assert command(["corpus", "list", *place]) == 0 and "no corpora here" in capsys.readouterr().out
