@@ -278,6 +278,20 @@ class Ended(Message, frozen=True):
     namespace: str = ""
 
 
+class EngineCounts(Message, frozen=True):
+    """What another server's engine has counted since it started. Seconds are of its own thread; `missed` answers came
+    late or never; `gave_up`: times that it stopped waiting for its proposer."""
+
+    steps: int
+    drafted: int
+    accepted: int
+    answered: int
+    missed: int
+    gave_up: int
+    seconds: float
+    waited_seconds: float
+
+
 class Propose(Message, frozen=True):
     step: int
     epoch: int  # the worker's: with a new one the proposer forgets its sequences
@@ -289,6 +303,7 @@ class Propose(Message, frozen=True):
     vocabulary: str = ""
     # Another server asks (specmesh/vllm): no directory says whether it lives, so it is forgotten when it is silent.
     guest: bool = False
+    counts: EngineCounts | None = None  # a guest's, shown with the proposer's metrics
 
 
 class DraftColumns(Message, frozen=True):

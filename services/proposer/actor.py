@@ -89,6 +89,8 @@ class ProposerActor(Actor):
         began = self._clock.now()
         if not self._sequences.meet(message.worker, message.epoch, message.guest, began):
             raise Refuse("stale", f"a newer epoch of {message.worker} is known")
+        if message.guest and message.counts is not None:
+            self._metrics.engines.tell(message.worker, message.counts)
         if len({item.sequence_id for item in message.items}) < len(message.items):
             raise Refuse("invalid", "two items for one sequence")
         for sequence_id in message.forget:
@@ -176,6 +178,7 @@ class ProposerActor(Actor):
             self._clock.call_later(REFRESH_EVERY, self._tend)
             for guest in self._sequences.silent_guests(self._clock.now() - GUEST_SILENCE):
                 self._sequences.drop_worker(guest)
+                self._metrics.engines.forget(guest)
             self._index.refresh()
             self._learn()
 

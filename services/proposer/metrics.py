@@ -8,6 +8,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from services.api.messages import EngineCounts
 from services.proposer.index import IndexStats
 from services.proposer.store.library import Stats
 
@@ -25,6 +26,8 @@ class _Index(Protocol):
 class ProposerMetrics:
     def __init__(self, registry: CollectorRegistry, texts: _Texts, methods: Iterable[str], index: _Index) -> None:
         registry.register(IndexMetrics(index))
+        self.engines = EngineMetrics()
+        registry.register(self.engines)
         self._seconds = Histogram(
             "specmesh:proposer_batch_seconds",
             "Time to answer one batch of requests for drafts, in seconds",
@@ -127,3 +130,38 @@ class IndexMetrics:
 
 def _total(libraries: Iterable[Stats], field: str) -> float:
     return float(sum(getattr(each, field) for each in libraries))
+
+
+# Name, field of EngineCounts, and help.
+_OF_ENGINES = (
+    ("steps", "steps", "Steps of another server's engine (vLLM), as it said last"),
+    ("draft_tokens", "drafted", "Draft tokens that the engine was given to verify"),
+    ("accepted_tokens", "accepted", "Draft tokens that the engine accepted"),
+    ("answers", "answered", "Answers of the proposer that came in time"),
+    ("missed_answers", "missed", "Answers that came late or never, so that the engine went on without"),
+    ("gave_up", "gave_up", "Times that the engine stopped waiting for the proposer (circuit breaker opened)"),
+    ("seconds", "seconds", "Time that drafting took in the engine's thread, in seconds"),
+    ("waited_seconds", "waited_seconds", "Time of these that the engine waited for answers, in seconds"),
+)
+
+
+class EngineMetrics:
+    """Of engines that aren't the mesh's, by name, as each of them said last."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, EngineCounts] = {}
+
+    def tell(self, engine: str, counts: EngineCounts) -> None:
+        self._told[engine] = counts
+
+    def forget(self, engine: str) -> None:
+        self._told.pop(engine, None)
+
+    def collect(self) -> Iterator[Metric]:
+        # A scrape has a thread of its own.
+        told = list(self._told.items())
+        for name, field, says in _OF_ENGINES:
+            family = CounterMetricFamily(f"specmesh:guest_{name}", says, labels=["engine"])
+            for engine, counts in told:
+                family.add_metric([engine], getattr(counts, field))
+            yield family

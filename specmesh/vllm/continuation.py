@@ -18,25 +18,23 @@ NOTHING = -1
 
 
 class Guesses:
-    """Tokens that may follow, one after the other; each one's chance of acceptance if all before it are (-1: not
-    given); and who guessed it. In columns: a step of many requests has hundreds."""
+    """Tokens that may follow, one after the other, and where the acceptance of tokens like each of them is counted
+    (Acceptance.cells). In columns: a step of many requests has hundreds."""
 
-    __slots__ = ("chances", "sources", "tokens")
+    __slots__ = ("cells", "tokens")
 
-    def __init__(self, tokens: list[int], chances: list[float], sources: list[str]) -> None:
-        self.tokens, self.chances, self.sources = tokens, chances, sources
+    def __init__(self, tokens: list[int], cells: list[int]) -> None:
+        self.tokens, self.cells = tokens, cells
 
     def since(self, begin: int) -> Guesses:
-        return Guesses(self.tokens[begin:], self.chances[begin:], self.sources[begin:])
+        return Guesses(self.tokens[begin:], self.cells[begin:])
 
     def joined(self, count: int, more: Guesses) -> Guesses:
         """The first `count`, and more behind them."""
-        return Guesses(
-            self.tokens[:count] + more.tokens, self.chances[:count] + more.chances, self.sources[:count] + more.sources
-        )
+        return Guesses(self.tokens[:count] + more.tokens, self.cells[:count] + more.cells)
 
 
-NONE = Guesses([], [], [])
+NONE = Guesses([], [])
 
 
 class Outcome(NamedTuple):
@@ -63,18 +61,19 @@ class Continuation:
 
     def grow(self, new: list[int]) -> Outcome:
         """The text has gone on."""
-        expected = self.expected
-        right = least = min(len(expected.tokens), len(new))
-        if expected.tokens[:least] != new[:least]:
-            right = next(at for at in range(least) if expected.tokens[at] != new[at])
+        expected, count = self.expected, len(new)
+        self.start += count
+        if expected.tokens[:count] == new:
+            self.expected = expected.since(count)
+            return Outcome(expected, count, False)
+        least = min(len(expected.tokens), count)
+        right = next((at for at in range(least) if expected.tokens[at] != new[at]), least)
         wrong = right < least
-        outcome = Outcome(expected, right, wrong)
-        self.start += len(new)
         if wrong:
-            self.expected, self.asked = NONE, NOTHING
-        else:
-            self.expected = expected.since(right)
-        return outcome
+            self.asked = NOTHING
+        # Shorter than what is new, or wrong: nothing is left of it.
+        self.expected = NONE
+        return Outcome(expected, right, wrong)
 
     def join(self, length: int, guesses: Guesses, recent: Sequence[int]) -> bool:
         """The answer to the question about `length` tokens; `recent` are the text's from there on. False: of no use."""

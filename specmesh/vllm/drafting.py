@@ -59,7 +59,15 @@ class Figures:
     waited_seconds: float = 0.0
     answered: int = 0
     missed: int = 0
+    gave_up: int = 0
     mistakes: int = 0
+
+    def told(self) -> tuple[float, ...]:
+        """The fields of EngineCounts."""
+        return (
+            self.steps, self.drafted, self.accepted, self.answered, self.missed, self.gave_up, self.seconds,
+            self.waited_seconds,
+        )  # fmt: skip
 
 
 class Drafting:
@@ -214,7 +222,7 @@ class Drafting:
         for ask in asks:
             ask.text.continuation.asked = ask.text.length + len(ask.ahead)
             ask.text.continuation.asked_at = ask.text.length
-        question = self._link.ask(self._questions.body(self._step, asks), MOST_WORK_MS)
+        question = self._link.ask(self._questions.body(self._step, asks, self.figures.told()), MOST_WORK_MS)
         if not question:
             self._miss(now)
             return False
@@ -252,7 +260,7 @@ class Drafting:
             log.info("specmesh: the proposer doesn't answer: %s", answer.reason)
             self._miss(now)
             return
-        drafted = self._questions.answered(answer.fields, answer.life)
+        drafted = self._questions.answered(answer.fields, answer.life, self._acceptance.cells)
         self._open = None
         if self._breaker.open:
             log.warning("specmesh: the proposer answers again")
@@ -270,4 +278,5 @@ class Drafting:
         was_open = self._breaker.open
         self._breaker.missed(now)
         if self._breaker.open and not was_open:
+            self.figures.gave_up += 1
             log.warning("specmesh: no answer from the proposer: going on without drafts until it answers")

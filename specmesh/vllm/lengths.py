@@ -9,12 +9,15 @@ Pure: knows no clock.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
 
 from specmesh.vllm.continuation import Guesses, Outcome
 
 # Upper bounds of the buckets of confidence; fine near 1, because long drafts consist of such tokens.
 BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
+_BOUNDS = np.array(BUCKETS)
 _MIDDLES = [(low + high) / 2 for low, high in zip((0.0, *BUCKETS), (*BUCKETS, 1.0), strict=True)]
 # Window of a rate, and the weight of the confidence as a prior, in tokens.
 WINDOW, PRIOR_TOKENS = 32, 2.0
@@ -31,65 +34,63 @@ COST_WINDOW, COST_STEPS = 64, 12
 RATE_WINDOW = 32
 
 
-class _Rates:
-    """Of one source, by bucket: decayed counts, and what they say."""
-
-    __slots__ = ("accepted", "seen", "values")
-
-    def __init__(self) -> None:
-        self.seen, self.accepted = [0.0] * len(_MIDDLES), [0.0] * len(_MIDDLES)
-        self.values = list(_MIDDLES)
-
-    def learn(self, bucket: int, right: int, wrong: int) -> None:
-        keep = KEPT[min(right + wrong, WINDOW)]
-        self.seen[bucket] = self.seen[bucket] * keep + right + wrong
-        self.accepted[bucket] = self.accepted[bucket] * keep + right
-        prior = PRIOR_TOKENS * _MIDDLES[bucket]
-        self.values[bucket] = (self.accepted[bucket] + prior) / (self.seen[bucket] + PRIOR_TOKENS)
-
-
 class Acceptance:
-    def __init__(self) -> None:
-        self._sources: dict[str, _Rates] = {}
-        # Of those that there is no more room for.
-        self._others = _Rates()
+    """A cell for each source and bucket of confidence: decayed counts, and the chance that they tell."""
 
-    def _of(self, source: str) -> _Rates:
-        found = self._sources.get(source)
+    def __init__(self) -> None:
+        cells = (MOST_SOURCES + 1) * len(_MIDDLES)
+        self._seen, self._accepted = [0.0] * cells, [0.0] * cells
+        self._values = _MIDDLES * (MOST_SOURCES + 1)
+        # By source: the first of its cells. The last ones are of those that there is no more room for.
+        self._firsts: dict[str, int] = {}
+
+    def cells(self, sources: Sequence[str], counts: Sequence[int], chances: bytes) -> list[int]:
+        """Of the tokens of some drafts. `chances` (float64): each one's chance of acceptance if all before it are
+        accepted; -1: not given."""
+        given = np.frombuffer(chances, np.float64)
+        buckets = np.searchsorted(_BOUNDS, np.where(given >= 0, given, UNKNOWN), "right")
+        firsts = [self._first(source) for source in sources]
+        found: list[int] = (buckets + np.repeat(np.array(firsts, np.intp), counts)).tolist()
+        return found
+
+    def _first(self, source: str) -> int:
+        found = self._firsts.get(source)
         if found is None:
-            if len(self._sources) >= MOST_SOURCES:
-                return self._others
-            found = self._sources[source] = _Rates()
+            found = len(self._firsts) * len(_MIDDLES)
+            if len(self._firsts) < MOST_SOURCES:
+                self._firsts[source] = found
         return found
 
     def learn(self, outcome: Outcome) -> None:
-        """Tokens of one bucket behind each other are counted together: most are."""
-        guesses, right = outcome.guesses, outcome.right
+        """Tokens of one cell behind each other are counted together: most are."""
+        right = outcome.right
         count = right + outcome.wrong
-        buckets = [bisect_right(BUCKETS, chance if chance >= 0 else UNKNOWN) for chance in guesses.chances[:count]]
+        cells = outcome.guesses.cells[:count]
         begin = 0
         while begin < count:
-            bucket, source = buckets[begin], guesses.sources[begin]
-            end = begin + 1
-            while end < count and buckets[end] == bucket and guesses.sources[end] == source:
+            cell, end = cells[begin], begin + 1
+            while end < count and cells[end] == cell:
                 end += 1
             in_run = min(right, end) - begin
-            self._of(source).learn(bucket, in_run, end - begin - in_run)
+            self._count(cell, in_run, end - begin - in_run)
             begin = end
+
+    def _count(self, cell: int, right: int, wrong: int) -> None:
+        keep = KEPT[min(right + wrong, WINDOW)]
+        seen = self._seen[cell] = self._seen[cell] * keep + right + wrong
+        accepted = self._accepted[cell] = self._accepted[cell] * keep + right
+        prior = PRIOR_TOKENS * _MIDDLES[cell % len(_MIDDLES)]
+        self._values[cell] = (accepted + prior) / (seen + PRIOR_TOKENS)
 
     def length(self, guesses: Guesses, most: int, least: float) -> int:
         """How many of the first `most` have a chance of `least` that they and all before them are accepted."""
-        chance, source, values = 1.0, None, _MIDDLES
-        most = min(most, len(guesses.tokens))
-        for count in range(most):
-            if guesses.sources[count] != source:
-                source = guesses.sources[count]
-                values = self._of(source).values
-            given = guesses.chances[count]
-            chance *= values[bisect_right(BUCKETS, given if given >= 0 else UNKNOWN)]
+        chance, values, count = 1.0, self._values, 0
+        for cell in guesses.cells[:most]:
+            chance *= values[cell]
             if chance < least:
-                return count
-        return most
+                break
+            count += 1
+        return count
 
 
 class RowCost:

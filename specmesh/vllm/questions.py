@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +23,9 @@ MOST_ENDED, TOKENS_A_MESSAGE = 256, 32_768
 # The longest draft that a proposer gives.
 MOST_BUDGET = 64
 _NO_TOKENS = b""
+_CHANCE_BYTES = 8
+# Acceptance.cells
+Cells = Callable[[Sequence[str], Sequence[int], bytes], list[int]]
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -69,8 +72,8 @@ class Questions:
             self._said = max(0, self._said - 1)
             self._forget.append(oldest.text_id)
 
-    def body(self, step: int, asks: Sequence[Ask]) -> bytes:
-        """Propose, as an array of its fields; docs/internals/messages.md names them."""
+    def body(self, step: int, asks: Sequence[Ask], counts: Sequence[float] | None = None) -> bytes:
+        """Propose, as an array of its fields; docs/internals/messages.md names them. `counts`: EngineCounts."""
         items = []
         self._asked = {}
         for text, budget, ahead in asks:
@@ -83,7 +86,7 @@ class Questions:
             self._asked[text.text_id] = length
         self._forgetting = len(self._forget)
         return _encode(
-            (step, self._epoch, self._worker, items, self._forget, self._tell(), self._vocabulary, True)
+            (step, self._epoch, self._worker, items, self._forget, self._tell(), self._vocabulary, True, counts)
         )  # fmt: skip
 
     def _tell(self) -> list[tuple[Any, ...]]:
@@ -99,10 +102,10 @@ class Questions:
         self._said = len(told)
         return told
 
-    def answered(self, fields: list[Any], life: int) -> list[Drafted]:
+    def answered(self, fields: list[Any], life: int, cells: Cells) -> list[Drafted]:
         """Proposed, as an array of its fields. Raises ValueError where it can't be one; then nothing is confirmed."""
         try:
-            drafts, unknown = _unpacked(fields[1]), list(fields[2])
+            drafts, unknown = _unpacked(fields[1], cells), list(fields[2])
         except (IndexError, TypeError, KeyError) as error:
             raise ValueError(f"no answer: {error}") from None
         forgot = self._life not in (0, life)
@@ -130,20 +133,22 @@ class Questions:
         self._forget.clear()
 
 
-def _unpacked(columns: list[Any]) -> list[Drafted]:
+def _unpacked(columns: list[Any], cells: Cells) -> list[Drafted]:
     """DraftColumns. Raises ValueError, IndexError or TypeError where the columns don't fit."""
     ids, lengths, counts, sources = columns[:4]
     if columns[5:6] not in ([], [[]]):
         raise ValueError("a tree, which wasn't asked for")
-    tokens, chances = array("i", columns[6] or _NO_TOKENS), array("d", columns[7] or _NO_TOKENS)
-    if len(tokens) != len(chances) or sum(counts) != len(tokens) or min(counts, default=0) < 0:
+    tokens, chances = array("i", columns[6] or _NO_TOKENS).tolist(), columns[7] or _NO_TOKENS
+    if len(tokens) * _CHANCE_BYTES != len(chances) or sum(counts) != len(tokens) or min(counts, default=0) < 0:
         raise ValueError("the columns differ in length")
     if min(tokens, default=0) < 0:
         raise ValueError("a token that is none")
+    if not len(ids) == len(lengths) == len(counts) == len(sources):
+        raise ValueError("the columns differ in length")
+    places = cells(sources, counts, chances)
     drafts, at = [], 0
-    for text_id, length, count, source in zip(ids, lengths, counts, sources, strict=True):
+    for text_id, length, count in zip(ids, lengths, counts, strict=True):
         end = at + count
-        guesses = Guesses(tokens[at:end].tolist(), chances[at:end].tolist(), [source] * count)
-        drafts.append(Drafted(text_id, length, guesses))
+        drafts.append(Drafted(text_id, length, Guesses(tokens[at:end], places[at:end])))
         at = end
     return drafts

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from specmesh.vllm.continuation import Continuation
 
 TOKEN_BYTES = 4
@@ -71,24 +73,27 @@ class Rows:
         found: list[Text | None] = []
         by_length: dict[int, list[Text]] | None = None
         began = 0
-        for row, new in enumerate(sampled):
+        # Bytes of all rows: slices of it are cheaper than the array's.
+        held = memoryview(np.ascontiguousarray(tokens)).cast("B") if len(sampled) else memoryview(b"")
+        width = TOKEN_BYTES * tokens.shape[1]
+        for row, (new, length) in enumerate(zip(sampled, lengths[: len(sampled)].tolist(), strict=True)):
             if not new:
                 found.append(None)
                 continue
-            length = int(lengths[row])
-            before = length - len(new)
+            begin, end = row * width, row * width + TOKEN_BYTES * length
+            before = held[begin : end - TOKEN_BYTES * len(new)]
             text = self._at.get(row)
-            if text is None or text.seen == self._calls or not _goes_on(text, tokens[row], before):
+            if text is None or text.seen == self._calls or not _goes_on(text, before):
                 if by_length is None:
                     by_length = self._by_length()
-                text = self._moved(by_length.get(before, ()), tokens[row], before)
-            if text is None:
-                text = self._begin(tokens[row], before)
-                began += 1
-            text.raw += tokens[row, before:length].tobytes()
+                text = self._moved(by_length.get(length - len(new), ()), before)
+                if text is None:
+                    text = self._begin(before)
+                    began += 1
+                self._at[row] = text
+            text.raw += held[end - TOKEN_BYTES * len(new) : end]
             text.length = length
             text.seen = self._calls
-            self._at[row] = text
             found.append(text)
         return Step(found, began, self._ended())
 
@@ -107,14 +112,11 @@ class Rows:
                 by_length.setdefault(text.length, []).append(text)
         return by_length
 
-    def _moved(self, candidates: Sequence[Text], row: Any, before: int) -> Text | None:
-        if not candidates:
-            return None
-        raw = row[:before].tobytes()
-        return next((text for text in candidates if text.seen < self._calls and text.raw == raw), None)
+    def _moved(self, candidates: Sequence[Text], before: memoryview) -> Text | None:
+        return next((text for text in candidates if text.seen < self._calls and text.raw == before), None)
 
-    def _begin(self, row: Any, before: int) -> Text:
-        text = Text(self._next_id, bytearray(row[:before].tobytes()), before)
+    def _begin(self, before: memoryview) -> Text:
+        text = Text(self._next_id, bytearray(before), len(before) // TOKEN_BYTES)
         self._next_id += 1
         self._texts[text.text_id] = text
         return text
@@ -129,12 +131,13 @@ class Rows:
         return ended
 
 
-def _goes_on(text: Text, row: Any, before: int) -> bool:
-    if text.length != before:
+def _goes_on(text: Text, before: memoryview) -> bool:
+    raw = text.raw
+    if len(raw) != len(before):
         return False
-    if before <= COMPARED:
-        return bool(row[:before].tobytes() == text.raw)
-    return bool(row[before - COMPARED : before].tobytes() == memoryview(text.raw)[-TOKEN_BYTES * COMPARED :])
+    if len(raw) <= TOKEN_BYTES * COMPARED:
+        return raw == before
+    return raw[-TOKEN_BYTES * COMPARED :] == before[-TOKEN_BYTES * COMPARED :]
 
 
 def misplaced(step: Step, lengths: Any, tokens: Any) -> list[int]:

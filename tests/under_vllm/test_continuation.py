@@ -6,7 +6,7 @@ from specmesh.vllm.continuation import NOTHING, Continuation, Guesses
 
 
 def guesses(*tokens: int) -> Guesses:
-    return Guesses([*tokens], [0.9] * len(tokens), ["own"] * len(tokens))
+    return Guesses([*tokens], [7] * len(tokens))
 
 
 def tokens(continuation: Continuation) -> list[int]:
@@ -23,6 +23,7 @@ def test_what_matches_is_used_up_and_the_rest_stays() -> None:
     continuation = asked(10, NOTHING, 1, 2, 3, 4)
     assert continuation.grow([1, 2])[1:] == (2, False)
     assert (continuation.start, tokens(continuation)) == (12, [3, 4])
+    assert continuation.grow([3, 4, 5])[1:] == (2, False) and tokens(continuation) == []
 
 
 def test_a_wrong_token_ends_it_and_the_question_that_built_on_it() -> None:

@@ -119,6 +119,21 @@ def test_what_was_learned_from_one_text_drafts_the_next(engine: Engine, here: He
     assert ended.committed >= 120
 
 
+def test_the_proposer_is_told_what_the_engine_has_counted(engine: Engine, here: Here) -> None:
+    engine.begin(0, 35)
+    engine.until(200)
+    figures, told = engine.drafter.figures, here.asked[-1].counts
+    assert told is not None and 0 < told.accepted <= figures.accepted and told.steps >= figures.steps - 1
+    assert (told.drafted, told.missed, told.gave_up) == (figures.drafted, 0, 0)
+    here.delay = None
+    engine.until(320)
+    here.delay = 0.0
+    engine.clock.time += PROBE
+    engine.until(340)
+    told = here.asked[-1].counts
+    assert told is not None and told.missed >= MISSES and told.gave_up == 1
+
+
 def test_a_rest_tells_the_proposer_of_texts_that_nobody_continues(engine: Engine, here: Here) -> None:
     engine.begin(0, 35)
     engine.until(100)

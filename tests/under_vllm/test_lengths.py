@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from specmesh.vllm.continuation import Continuation, Guesses
 from specmesh.vllm.lengths import COST_STEPS, FIRST, LEAST, MOST_SOURCES, Acceptance, RowCost, Waiting
 
 
-def draft(chance: float, count: int = 16, source: str = "own") -> Guesses:
-    return Guesses([*range(count)], [chance] * count, [source] * count)
+def draft(acceptance: Acceptance, chance: float, count: int = 16, source: str = "own") -> Guesses:
+    return Guesses([*range(count)], acceptance.cells([source], [count], np.full(count, chance).tobytes()))
 
 
-def seen(acceptance: Acceptance, chance: float, right: int, times: int = 100) -> None:
+def seen(acceptance: Acceptance, chance: float, right: int, times: int = 100, source: str = "own") -> None:
     for _ in range(times):
         continuation = Continuation(0)
-        continuation.expected = draft(chance)
+        continuation.expected = draft(acceptance, chance, source=source)
         acceptance.learn(continuation.grow([*range(right), -1]))
+
+
+def length(acceptance: Acceptance, chance: float, most: int, least: float, source: str = "own") -> int:
+    return acceptance.length(draft(acceptance, chance, source=source), most, least)
 
 
 def test_a_draft_ends_where_its_chance_falls_below_what_pays() -> None:
     acceptance = Acceptance()
-    lengths = [acceptance.length(draft(0.75), 16, least) for least in (0.9, 0.5, 0.1, 0.0)]
+    lengths = [length(acceptance, 0.75, 16, least) for least in (0.9, 0.5, 0.1, 0.0)]
     assert lengths == sorted(lengths) and lengths[0] == 0 and lengths[-1] == 16
-    assert acceptance.length(draft(0.75), 3, 0.0) == 3
+    assert length(acceptance, 0.75, 3, 0.0) == 3
 
 
 def test_a_confidence_that_was_too_high_is_corrected_by_what_was_accepted() -> None:
     acceptance = Acceptance()
-    assert acceptance.length(draft(0.99), 16, 0.5) == 16
+    assert length(acceptance, 0.99, 16, 0.5) == 16
     seen(acceptance, 0.99, right=0)
-    assert acceptance.length(draft(0.99), 16, 0.5) == 0
+    assert length(acceptance, 0.99, 16, 0.5) == 0
     # Of another source nothing was seen.
-    assert acceptance.length(draft(0.99, source="store"), 16, 0.5) == 16
+    assert length(acceptance, 0.99, 16, 0.5, source="store") == 16
 
 
 def test_and_one_that_was_too_low() -> None:
     acceptance = Acceptance()
-    assert acceptance.length(draft(0.3), 16, 0.5) == 0
+    assert length(acceptance, 0.3, 16, 0.5) == 0
     seen(acceptance, 0.3, right=16)
-    assert acceptance.length(draft(0.3), 16, 0.5) == 16
+    assert length(acceptance, 0.3, 16, 0.5) == 16
+
+
+def test_a_confidence_that_is_not_given_or_is_none_is_taken_for_an_even_one() -> None:
+    def cells(*chances: float) -> list[int]:
+        return acceptance.cells(["own"], [len(chances)], np.array(chances).tobytes())
+
+    acceptance = Acceptance()
+    assert cells(-1.0, np.nan) == cells(0.5, 0.5) != cells(0.45, 0.65)
+    assert cells(2.0) == cells(1.0) and acceptance.cells(["a", "b"], [0, 0], b"") == []
 
 
 def test_a_proposer_may_invent_any_number_of_sources() -> None:
     acceptance = Acceptance()
     for number in range(3 * MOST_SOURCES):
-        continuation = Continuation(0)
-        continuation.expected = draft(0.9, source=str(number))
-        acceptance.learn(continuation.grow([0, 1]))
-    assert acceptance.length(draft(0.9, source="yet another"), 4, 0.1) == 4
+        seen(acceptance, 0.9, right=16, times=1, source=str(number))
+    assert length(acceptance, 0.9, 4, 0.1, source="yet another") == 4
 
 
 def test_the_cost_of_a_row_is_the_slope_of_measured_steps() -> None:

@@ -16,11 +16,13 @@ from mesh.security import load_security, make_keys
 from mesh.transport.zmq import ZmqTransport
 from services.runtime.process import mesh_codec
 from specmesh.vllm import wire
+from specmesh.vllm.lengths import Acceptance
 from specmesh.vllm.questions import Ask, Questions
 from specmesh.vllm.rows import Text
 from specmesh.vllm.wire import Answer, Connection, load_keys
 
 LONG_MS = 20_000
+cells = Acceptance().cells
 TOKENS = [1, 2, 3, 4, 5, 9, 1, 2]
 Serve = Callable[..., Awaitable[str]]
 
@@ -65,12 +67,13 @@ async def test_a_question_is_answered_and_the_same_text_need_not_be_sent_again(s
     connection, questions = Connection(address, NAME, 1), Questions(NAME, 1, NAMESPACE, VOCABULARY)
     answer = await asked(connection, questions, Ask(text(), 4, []))
     assert answer.fields is not None
-    [(text_id, length, guesses)] = questions.answered(answer.fields, answer.life)
+    [(text_id, length, guesses)] = questions.answered(answer.fields, answer.life, cells)
     assert (text_id, length, guesses.tokens) == (3, 8, [3, 4, 5, 9])
-    assert set(guesses.sources) == {"ngram"} and all(chance > 0 for chance in guesses.chances)
+    *_, sources, _, _, _, chances = answer.fields[1][:8]
+    assert sources == ["ngram"] and guesses.cells == cells(sources, [4], chances)
     answer = await asked(connection, questions, Ask(text(), 4, [3, 4]))
     assert answer.fields is not None
-    [(_, length, guesses)] = questions.answered(answer.fields, answer.life)
+    [(_, length, guesses)] = questions.answered(answer.fields, answer.life, cells)
     assert (length, guesses.tokens[:2]) == (10, [5, 9])
     connection.close()
 
@@ -80,13 +83,13 @@ async def test_a_proposer_that_restarts_is_found_by_the_same_connection(serve: S
     connection, questions = Connection(address, NAME, 1), Questions(NAME, 1, NAMESPACE, VOCABULARY)
     first = await asked(connection, questions, Ask(text(), 4, []))
     assert first.fields is not None
-    questions.answered(first.fields, first.life)
+    questions.answered(first.fields, first.life, cells)
     await serve(address)
     second = await asked(connection, questions, Ask(text(), 4, []))
     assert second.life != first.life and second.fields is not None
-    assert questions.answered(second.fields, second.life) == [] and second.fields[2] == [3]
+    assert questions.answered(second.fields, second.life, cells) == [] and second.fields[2] == [3]
     third = await asked(connection, questions, Ask(text(), 4, []))
-    assert third.fields is not None and len(questions.answered(third.fields, third.life)) == 1
+    assert third.fields is not None and len(questions.answered(third.fields, third.life, cells)) == 1
     connection.close()
 
 
@@ -137,6 +140,6 @@ def test_an_answer_that_is_none_is_seen(fields: list[object]) -> None:
     questions = Questions(NAME, 1, NAMESPACE, VOCABULARY)
     questions.body(1, [Ask(text(), 4, [])])
     with pytest.raises(ValueError):
-        questions.answered(fields, 1)
+        questions.answered(fields, 1, cells)
     again = msgspec.msgpack.decode(questions.body(2, [Ask(text(), 4, [])]))
     assert again[3][0][3] is True, "it was taken for confirmed"

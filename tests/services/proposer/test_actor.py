@@ -22,6 +22,7 @@ from services.api.messages import (
     AddCorpus,
     CorpusCard,
     Ended,
+    EngineCounts,
     ListCorpora,
     Propose,
     ProposeItem,
@@ -190,6 +191,28 @@ async def test_a_guest_is_in_no_directory_and_is_forgotten_when_it_is_silent() -
     assert actor.load() == 1
     await clock.advance(2)
     assert actor.load() == 0
+
+
+async def test_what_a_guest_counts_is_among_the_metrics_while_it_asks() -> None:
+    actor, _, registry = make()
+    clock: Any = actor._clock
+    await actor.on_start()
+    counts = EngineCounts(
+        steps=9, drafted=8, accepted=7, answered=6, missed=5, gave_up=4, seconds=0.5, waited_seconds=0.25
+    )
+    await ask(actor, worker="vllm-1", guest=True, counts=counts)
+    # A worker of the mesh has metrics of its own.
+    await ask(actor, worker="t", counts=counts)
+    told = {"steps": 9, "draft_tokens": 8, "accepted_tokens": 7, "answers": 6, "missed_answers": 5, "gave_up": 4,
+            "seconds": 0.5, "waited_seconds": 0.25}  # fmt: skip
+
+    def shown() -> dict[str, float | None]:
+        labels = {"engine": "vllm-1"}
+        return {name: registry.get_sample_value(f"specmesh:guest_{name}_total", labels) for name in told}
+
+    assert shown() == told and 'engine="t"' not in generate_latest(registry).decode()
+    await clock.advance(GUEST_SILENCE + 1)
+    assert shown() == dict.fromkeys(told)
 
 
 async def test_a_request_may_name_its_method() -> None:
