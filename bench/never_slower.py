@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     own |= dict(each.split("=", 1) for each in options.setting)
     cells: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="store-") as store, running_mesh(store_dir=store, **own) as mesh:
-        options.cold, options.served = True, sides(mesh.url)
+        options.cold, options.block, options.turns, options.served = True, 2, 0, sides(mesh.url)
         for workload in options.workloads.split(","):
             for streams in map(int, options.concurrency.split(",")):
                 cells[f"{workload}, {streams}"] = cell(served.loaded(workload, streams, options))

@@ -39,6 +39,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pause", type=float, default=turns.PAUSE, help="of --served: seconds before a server's turn")
     parser.add_argument("--requests", type=int, default=12, help="of --served: a server's with one stream")
     parser.add_argument("--waves", type=int, default=12, help="of --served: requests a stream when there are several")
+    parser.add_argument("--block", type=int, default=2, help="of --served: of these, in a server's turn")
+    parser.add_argument("--turns", type=int, default=0, help="of --served: most turns of a session; 0: all")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -68,8 +70,8 @@ def command(name: str, streams: int, options: argparse.Namespace, pause: float =
     count = str(sessions(name, streams, options))
     return [
         "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests", count,
-        "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab-pause", str(pause), "--ab",
-        *options.served,
+        "--max-tokens", str(options.tokens), "--turns", str(options.turns), *["--cold"] * options.cold,
+        "--ab-block", str(block(streams, options)), "--ab-pause", str(pause), "--ab", *options.served,
     ]  # fmt: skip
 
 
@@ -78,8 +80,12 @@ def sessions(name: str, streams: int, options: argparse.Namespace) -> int:
     interval."""
     requests: int = options.requests if streams == 1 else options.waves * streams
     turns = REQUESTS[name].turns if name in REQUESTS else 1
-    block = 1 if streams == 1 else 2 * streams
-    return requests if turns == 1 else max(requests // turns, LEAST_BLOCKS * block)
+    return requests if turns == 1 else max(requests // turns, LEAST_BLOCKS * block(streams, options))
+
+
+def block(streams: int, options: argparse.Namespace) -> int:
+    """Sessions in a server's turn."""
+    return 1 if streams == 1 else int(options.block) * streams
 
 
 def lines(seen: dict[str, Any]) -> list[dict[str, Any]]:

@@ -70,6 +70,7 @@ THINGS = (
     Thing("prefill and decode workers", rows=(("split", "served"),)),
     Thing("pages over NIXL"),
     Thing("a Ray cluster of three nodes on one machine", rows=(("on_ray", "tested"),)),
+    Thing("drafts under vLLM 0.32, on a CPU", rows=(("vllm_drafter", "served"),)),
     Thing("several real machines"),
     Thing("docker compose on CPUs"),
     Thing("Kubernetes"),

@@ -1,62 +1,30 @@
-"""The page's commands with a real vLLM, where there is one: VLLM names its environment. docs/use/vllm.md."""
+"""The page's commands with a real vLLM, where there is one. docs/use/vllm.md."""
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.request
-from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
+import time
 from pathlib import Path
 
 import pytest
+from vllm_here import PROMPTS, ask, ask_all, counted, engine, needs_vllm
 
 from bench.oracles import vllm_drafter
 from bench.running_mesh import descendants
-from loadtest.server_metrics import parse
-from models.sources import ensure_model
-from services.api.settings import Settings, cache_dir
+from loadtest.workloads.chat import QUESTIONS
 
-VLLM = Path(os.environ.get("VLLM", "/nowhere"))
-COMMAND = VLLM / "bin" / "vllm"
-LINES = [f"def area_{name}(width, height):\n    return width * height + {at}" for at, name in enumerate("abcd")]
-PROMPTS = [f"Rewrite this code, and call area_{name} size_{name}:\n\n" + "\n".join(LINES) for name in "abc"]
-PROMPTS += ["What is the capital of France, and why is it famous?"]
-# In bfloat16 two tokens may be so close that the shape of a batch decides.
-OPTIONS = Namespace(dtype="float32", eager=True, debug=True, draft_tokens=16)
-
-
-def ask(url: str, prompt: str, **more: object) -> list[str]:
-    body = {"model": "m", "messages": [{"role": "user", "content": prompt}], "max_tokens": 64, "temperature": 0} | more
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        return [choice["message"]["content"] for choice in json.load(answer)["choices"]]
-
-
-def ask_all(url: str, at_once: int) -> list[list[str]]:
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda prompt: ask(url, prompt), PROMPTS))
-
-
-def counted(url: str, name: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        samples = parse(answer.read().decode())
-    return sum(value for (sample, _), value in samples.items() if sample == f"vllm:spec_decode_num_{name}_tokens_total")
+pytestmark = pytest.mark.shows("drafts under vLLM 0.32, on a CPU", "served")
+# The engine tells of its last texts when it has rested for two seconds.
+RESTED_S = 4.0
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not COMMAND.is_file(), reason="VLLM names no environment with vLLM")
+@needs_vllm
 def test_texts_are_vllms_own_drafts_are_accepted_and_a_dead_proposer_costs_nothing_else(tmp_path: Path) -> None:
-    model = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     vllm_drafter.make_path(tmp_path)
-    with vllm_drafter.engine("off", tmp_path, COMMAND, model, OPTIONS) as url:
+    with engine("off", tmp_path) as url:
         expected = ask_all(url, 1)
-    with (
-        vllm_drafter.proposer("cold", tmp_path) as proposer,
-        vllm_drafter.engine("cold", tmp_path, COMMAND, model, OPTIONS) as url,
-    ):
+    with vllm_drafter.proposer("cold", tmp_path) as proposer, engine("cold", tmp_path) as url:
         assert ask_all(url, 1) == expected
         assert counted(url, "accepted") > 0.3 * counted(url, "draft") > 20
         # Learned from these answers.
@@ -72,3 +40,23 @@ def test_texts_are_vllms_own_drafts_are_accepted_and_a_dead_proposer_costs_nothi
         assert counted(url, "accepted") > before
     log = (tmp_path / "cold.log").read_text()
     assert "specmesh drafts from" in log and "taken for other texts" not in log and "drafts no more" not in log
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_engines_at_one_proposer_draft_from_each_others_texts_where_their_namespace_is_the_same(tmp_path: Path) -> None:
+    """All three run at the same time, and are asked one after the other."""
+    vllm_drafter.make_path(tmp_path)
+    with (
+        vllm_drafter.proposer("cold", tmp_path),
+        engine("cold", tmp_path) as first,
+        engine("cold", tmp_path) as second,
+        engine("cold", tmp_path, namespace="other") as apart,
+    ):
+        expected = ask_all(first, 1, QUESTIONS[:6])
+        time.sleep(RESTED_S)
+        assert ask_all(second, 1, QUESTIONS[:6]) == ask_all(apart, 1, QUESTIONS[:6]) == expected
+        alone, shared, kept_apart = (counted(url, "accepted") for url in (first, second, apart))
+    assert shared > 2 * alone and kept_apart < shared / 2, (alone, shared, kept_apart)
+    log = (tmp_path / "cold.log").read_text()
+    assert log.count("specmesh drafts from") == 3 and "drafts no more" not in log
