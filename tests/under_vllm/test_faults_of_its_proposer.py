@@ -20,7 +20,7 @@ from vllm_here import PROMPTS, counted, engine, needs_vllm
 from bench.oracles import vllm_drafter
 from bench.running_mesh import descendants
 
-STREAMS, TOKENS = 16, 320
+STREAMS, TOKENS = 16, 192
 # Chunks of all streams together before something happens; and how long a stopped proposer stays so, in seconds.
 BEFORE, STOPPED_S = 4 * STREAMS, 2.0
 # Longest gap between two chunks because of it, in seconds.
