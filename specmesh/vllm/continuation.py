@@ -17,40 +17,26 @@ from typing import NamedTuple
 NOTHING = -1
 
 
-class Guesses:
-    """Tokens that may follow, one after the other, and where the acceptance of tokens like each of them is counted
-    (Acceptance.cells). In columns: a step of many requests has hundreds."""
+class Drafted(NamedTuple):
+    """Of an answer: tokens that may follow the first `length` ones of a text and of what was ahead of it; and where the
+    acceptance of tokens like each of them is counted (Acceptance.cells). In columns: a step of many requests has
+    hundreds."""
 
-    __slots__ = ("cells", "tokens")
-
-    def __init__(self, tokens: list[int], cells: list[int]) -> None:
-        self.tokens, self.cells = tokens, cells
-
-    def since(self, begin: int) -> Guesses:
-        return Guesses(self.tokens[begin:], self.cells[begin:])
-
-    def joined(self, count: int, more: Guesses) -> Guesses:
-        """The first `count`, and more behind them."""
-        return Guesses(self.tokens[:count] + more.tokens, self.cells[:count] + more.cells)
-
-
-NONE = Guesses([], [])
-
-
-class Outcome(NamedTuple):
-    """Of the guesses that the new tokens could be compared with: the first `right`, and the next one if `wrong`."""
-
-    guesses: Guesses
-    right: int
-    wrong: bool
+    text_id: int
+    length: int
+    tokens: list[int]
+    cells: list[int]
 
 
 class Continuation:
-    __slots__ = ("asked", "asked_at", "drafted", "expected", "start", "waited")
+    __slots__ = ("asked", "asked_at", "at", "cells", "drafted", "start", "tokens", "waited")
 
     def __init__(self, start: int) -> None:
         self.start = start
-        self.expected = NONE
+        # Of the answers so far; from `at` on they are expected.
+        self.tokens: list[int] = []
+        self.cells: list[int] = []
+        self.at = 0
         # Length of text and expected tokens that the last question was about, if its answer would still be of use.
         self.asked = NOTHING
         # Length of the text then.
@@ -59,32 +45,40 @@ class Continuation:
         self.drafted = 0
         self.waited = False
 
-    def grow(self, new: list[int]) -> Outcome:
-        """The text has gone on."""
-        expected, count = self.expected, len(new)
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.at
+
+    def grow(self, new: list[int]) -> tuple[int, bool]:
+        """The text has gone on. How many of the new tokens were expected, from where `at` was; and whether the next one
+        was another."""
+        at, count = self.at, len(new)
         self.start += count
-        if expected.tokens[:count] == new:
-            self.expected = expected.since(count)
-            return Outcome(expected, count, False)
-        least = min(len(expected.tokens), count)
-        right = next((at for at in range(least) if expected.tokens[at] != new[at]), least)
-        wrong = right < least
+        expected = self.tokens[at : at + count]
+        if expected == new:
+            self.at = at + count
+            return count, False
+        right = next((place for place, token in enumerate(expected) if token != new[place]), len(expected))
+        wrong = right < len(expected)
         if wrong:
             self.asked = NOTHING
         # Shorter than what is new, or wrong: nothing is left of it.
-        self.expected = NONE
-        return Outcome(expected, right, wrong)
+        self.at = len(self.tokens)
+        return right, wrong
 
-    def join(self, length: int, guesses: Guesses, recent: Sequence[int]) -> bool:
-        """The answer to the question about `length` tokens; `recent` are the text's from there on. False: of no use."""
-        if length != self.asked:
+    def join(self, drafted: Drafted, recent: Sequence[int]) -> bool:
+        """The answer to a question; `recent` are the text's tokens from its length on. False: of no use."""
+        if drafted.length != self.asked:
             return False
-        if length >= self.start:
-            self.expected = self.expected.joined(length - self.start, guesses)
+        late = self.start - drafted.length
+        if late <= 0:
+            end = self.at - late
+            self.tokens = self.tokens[self.at : end] + drafted.tokens
+            self.cells = self.cells[self.at : end] + drafted.cells
+            self.at = 0
             return True
         # It came late: the text may have gone another way meanwhile.
-        late = self.start - length
-        if self.expected.tokens or guesses.tokens[:late] != list(recent):
+        if self.left or drafted.tokens[:late] != list(recent):
             return False
-        self.expected = guesses.since(late)
+        self.tokens, self.cells, self.at = drafted.tokens, drafted.cells, late
         return True

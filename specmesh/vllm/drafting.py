@@ -27,7 +27,7 @@ log = logging.getLogger("vllm.specmesh")
 
 # Acceptance is learned from about so many rows of each step, not always the same: all of them would take longer and
 # change little.
-LEARNED_ROWS = 8
+LEARNED_ROWS = 4
 # Longest time that the proposer may work on a question, as it is told.
 MOST_WORK_MS = 60_000
 
@@ -107,7 +107,7 @@ class Drafting:
         self._questions.end(step.ended)
         texts = [text for text in step.texts if text is not None]
         self._grow(step, sampled, began)
-        wanting = [text for text in texts if not text.continuation.expected.tokens and self._room(text) > 0]
+        wanting = [text for text in texts if not text.continuation.left and self._room(text) > 0]
         self._wait_for(wanting)
         least = self._cost.least(len(texts))
         drafts = [[] if text is None else self._cut(text, least) for text in step.texts]
@@ -140,22 +140,24 @@ class Drafting:
 
     def _grow(self, step: Step, sampled: Sequence[list[int]], now: float) -> None:
         drafted = accepted = of_waited = produced = requests = 0
-        learns = 1 + len(sampled) // LEARNED_ROWS
-        for row, (text, new) in enumerate(zip(step.texts, sampled, strict=True)):
+        learns = 1 + (len(sampled) - 1) // LEARNED_ROWS
+        for row, (text, new) in enumerate(zip(step.texts, sampled, strict=True), start=self.figures.steps):
             if text is None:
                 continue
             requests += 1
             produced += len(new)
             continuation = text.continuation
-            outcome = continuation.grow(new)
-            drafted += continuation.drafted
-            if outcome.guesses.tokens:
-                if (row + self.figures.steps) % learns == 0:
-                    self._acceptance.learn(outcome)
-                right = min(outcome.right, continuation.drafted, len(new) - 1)
-                accepted += right
-                of_waited += right * continuation.waited
-            continuation.drafted, continuation.waited = 0, False
+            at = continuation.at
+            right, wrong = continuation.grow(new)
+            if continuation.drafted:
+                drafted += continuation.drafted
+                verified = min(right, continuation.drafted, len(new) - 1)
+                accepted += verified
+                of_waited += verified * continuation.waited
+                continuation.drafted = 0
+            continuation.waited = False
+            if right + wrong and row % learns == 0:
+                self._acceptance.learn(continuation.cells[at : at + right + wrong], right)
         self.figures.accepted += accepted
         if self._waited:
             self._waiting.learn(self._waited, of_waited)
@@ -169,13 +171,14 @@ class Drafting:
         return min(self._most, self._longest - text.length - 1)
 
     def _cut(self, text: Text, least: float) -> list[int]:
-        continuation, room = text.continuation, self._room(text)
-        if room <= 0 or not continuation.expected.tokens:
+        continuation = text.continuation
+        at, room = continuation.at, self._room(text)
+        if room <= 0 or at == len(continuation.tokens):
             return []
-        count = self._acceptance.length(continuation.expected, room, least)
+        count = self._acceptance.length(continuation.cells[at : at + room], least)
         continuation.drafted = count
         self.figures.drafted += count
-        return continuation.expected.tokens[:count]
+        return continuation.tokens[at : at + count]
 
     # Asking ----------------------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class Drafting:
             return
         began = self._now()
         self._await(self._deadline)
-        wanting = [text for text in wanting if not text.continuation.expected.tokens]
+        wanting = [text for text in wanting if not text.continuation.left]
         if wanting and self._open is None and self._ask([Ask(text, self._enough, []) for text in wanting]):
             self._await(self._deadline - (self._now() - began))
         for text in wanting:
@@ -201,10 +204,10 @@ class Drafting:
         asks = []
         for text in texts:
             continuation = text.continuation
-            left = len(continuation.expected.tokens) - continuation.drafted
+            left = continuation.left - continuation.drafted
             # A text that was asked about in this step would be answered the same.
             if left <= self._most and continuation.asked_at != continuation.start and self._room(text) > 0:
-                asks.append(Ask(text, self._enough - left, continuation.expected.tokens))
+                asks.append(Ask(text, self._enough - left, continuation.tokens[continuation.at :]))
         if asks or self._questions.untold:
             self._ask(asks)
 
@@ -266,11 +269,11 @@ class Drafting:
             log.warning("specmesh: the proposer answers again")
         self._breaker.answered()
         self.figures.answered += 1
-        for text_id, length, guesses in drafted:
-            text = self._rows.get(text_id)
+        for each in drafted:
+            text = self._rows.get(each.text_id)
             if text is not None:
-                recent = text.tokens(length) if length < text.continuation.start else []
-                text.continuation.join(length, guesses, recent)
+                recent = text.tokens(each.length) if each.length < text.continuation.start else []
+                text.continuation.join(each, recent)
 
     def _miss(self, now: float) -> None:
         self._open = None

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specmesh.vllm.continuation import Guesses, Outcome
-
 # Upper bounds of the buckets of confidence; fine near 1, because long drafts consist of such tokens.
 BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
 _BOUNDS = np.array(BUCKETS)
@@ -23,6 +21,8 @@ _MIDDLES = [(low + high) / 2 for low, high in zip((0.0, *BUCKETS), (*BUCKETS, 1.
 WINDOW, PRIOR_TOKENS = 32, 2.0
 # KEPT[n]: the factor by which a count decays over n tokens.
 KEPT = [(1.0 - 1.0 / WINDOW) ** count for count in range(WINDOW + 1)]
+# Tokens that are counted at once.
+AT_ONCE = 32
 # Of sources: names come from the proposer.
 MOST_SOURCES = 64
 # What a confidence is that isn't given.
@@ -41,6 +41,10 @@ class Acceptance:
         cells = (MOST_SOURCES + 1) * len(_MIDDLES)
         self._seen, self._accepted = [0.0] * cells, [0.0] * cells
         self._values = _MIDDLES * (MOST_SOURCES + 1)
+        # What has been seen since they were last told: to count each token would take longer.
+        self._new, self._new_accepted = [0] * cells, [0] * cells
+        self._touched: set[int] = set()
+        self._waiting = 0
         # By source: the first of its cells. The last ones are of those that there is no more room for.
         self._firsts: dict[str, int] = {}
 
@@ -48,7 +52,9 @@ class Acceptance:
         """Of the tokens of some drafts. `chances` (float64): each one's chance of acceptance if all before it are
         accepted; -1: not given."""
         given = np.frombuffer(chances, np.float64)
-        buckets = np.searchsorted(_BOUNDS, np.where(given >= 0, given, UNKNOWN), "right")
+        if len(given) and not given.min() >= 0:
+            given = np.where(given >= 0, given, UNKNOWN)
+        buckets = np.searchsorted(_BOUNDS, given, "right")
         firsts = [self._first(source) for source in sources]
         found: list[int] = (buckets + np.repeat(np.array(firsts, np.intp), counts)).tolist()
         return found
@@ -61,31 +67,32 @@ class Acceptance:
                 self._firsts[source] = found
         return found
 
-    def learn(self, outcome: Outcome) -> None:
-        """Tokens of one cell behind each other are counted together: most are."""
-        right = outcome.right
-        count = right + outcome.wrong
-        cells = outcome.guesses.cells[:count]
-        begin = 0
-        while begin < count:
-            cell, end = cells[begin], begin + 1
-            while end < count and cells[end] == cell:
-                end += 1
-            in_run = min(right, end) - begin
-            self._count(cell, in_run, end - begin - in_run)
-            begin = end
+    def learn(self, cells: Sequence[int], right: int) -> None:
+        """Of tokens behind each other the first `right` were accepted, and the others not."""
+        for cell in cells:
+            self._new[cell] += 1
+        for cell in cells[:right]:
+            self._new_accepted[cell] += 1
+        self._touched.update(cells)
+        self._waiting += len(cells)
+        if self._waiting >= AT_ONCE:
+            for cell in self._touched:
+                self._count(cell, self._new[cell], self._new_accepted[cell])
+                self._new[cell] = self._new_accepted[cell] = 0
+            self._touched.clear()
+            self._waiting = 0
 
-    def _count(self, cell: int, right: int, wrong: int) -> None:
-        keep = KEPT[min(right + wrong, WINDOW)]
-        seen = self._seen[cell] = self._seen[cell] * keep + right + wrong
+    def _count(self, cell: int, seen: int, right: int) -> None:
+        keep = KEPT[min(seen, WINDOW)]
+        total = self._seen[cell] = self._seen[cell] * keep + seen
         accepted = self._accepted[cell] = self._accepted[cell] * keep + right
         prior = PRIOR_TOKENS * _MIDDLES[cell % len(_MIDDLES)]
-        self._values[cell] = (accepted + prior) / (seen + PRIOR_TOKENS)
+        self._values[cell] = (accepted + prior) / (total + PRIOR_TOKENS)
 
-    def length(self, guesses: Guesses, most: int, least: float) -> int:
-        """How many of the first `most` have a chance of `least` that they and all before them are accepted."""
+    def length(self, cells: Sequence[int], least: float) -> int:
+        """How many have a chance of `least` that they and all before them are accepted."""
         chance, values, count = 1.0, self._values, 0
-        for cell in guesses.cells[:most]:
+        for cell in cells:
             chance *= values[cell]
             if chance < least:
                 break

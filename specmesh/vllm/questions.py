@@ -8,14 +8,14 @@ Pure: knows no sockets.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from specmesh.vllm.continuation import Guesses
+from specmesh.vllm.continuation import Drafted
 from specmesh.vllm.rows import Text
 
 # Ended texts that are kept until they are confirmed, and the tokens of them in one message.
@@ -36,14 +36,6 @@ class Ask(NamedTuple):
     text: Text
     budget: int
     ahead: list[int]
-
-
-class Drafted(NamedTuple):
-    """`length`: of the text and what was ahead of it."""
-
-    text_id: int
-    length: int
-    guesses: Guesses
 
 
 class Questions:
@@ -138,17 +130,17 @@ def _unpacked(columns: list[Any], cells: Cells) -> list[Drafted]:
     ids, lengths, counts, sources = columns[:4]
     if columns[5:6] not in ([], [[]]):
         raise ValueError("a tree, which wasn't asked for")
-    tokens, chances = array("i", columns[6] or _NO_TOKENS).tolist(), columns[7] or _NO_TOKENS
-    if len(tokens) * _CHANCE_BYTES != len(chances) or sum(counts) != len(tokens) or min(counts, default=0) < 0:
+    found, chances = np.frombuffer(columns[6] or _NO_TOKENS, np.int32), columns[7] or _NO_TOKENS
+    if len(found) * _CHANCE_BYTES != len(chances) or sum(counts) != len(found) or min(counts, default=0) < 0:
         raise ValueError("the columns differ in length")
-    if min(tokens, default=0) < 0:
+    if len(found) and found.min() < 0:
         raise ValueError("a token that is none")
     if not len(ids) == len(lengths) == len(counts) == len(sources):
         raise ValueError("the columns differ in length")
-    places = cells(sources, counts, chances)
+    tokens, places = found.tolist(), cells(sources, counts, chances)
     drafts, at = [], 0
     for text_id, length, count in zip(ids, lengths, counts, strict=True):
         end = at + count
-        drafts.append(Drafted(text_id, length, Guesses(tokens[at:end], places[at:end])))
+        drafts.append(Drafted(text_id, length, tokens[at:end], places[at:end]))
         at = end
     return drafts

@@ -5,23 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specmesh.vllm.continuation import Continuation, Guesses
 from specmesh.vllm.lengths import COST_STEPS, FIRST, LEAST, MOST_SOURCES, Acceptance, RowCost, Waiting
 
 
-def draft(acceptance: Acceptance, chance: float, count: int = 16, source: str = "own") -> Guesses:
-    return Guesses([*range(count)], acceptance.cells([source], [count], np.full(count, chance).tobytes()))
+def draft(acceptance: Acceptance, chance: float, source: str = "own") -> list[int]:
+    """The cells of sixteen tokens."""
+    return acceptance.cells([source], [16], np.full(16, chance).tobytes())
 
 
 def seen(acceptance: Acceptance, chance: float, right: int, times: int = 100, source: str = "own") -> None:
+    """So many were accepted; the next one was not, if there was one."""
     for _ in range(times):
-        continuation = Continuation(0)
-        continuation.expected = draft(acceptance, chance, source=source)
-        acceptance.learn(continuation.grow([*range(right), -1]))
+        acceptance.learn(draft(acceptance, chance, source)[: right + 1], right)
 
 
 def length(acceptance: Acceptance, chance: float, most: int, least: float, source: str = "own") -> int:
-    return acceptance.length(draft(acceptance, chance, source=source), most, least)
+    return acceptance.length(draft(acceptance, chance, source)[:most], least)
 
 
 def test_a_draft_ends_where_its_chance_falls_below_what_pays() -> None:

@@ -67,14 +67,14 @@ async def test_a_question_is_answered_and_the_same_text_need_not_be_sent_again(s
     connection, questions = Connection(address, NAME, 1), Questions(NAME, 1, NAMESPACE, VOCABULARY)
     answer = await asked(connection, questions, Ask(text(), 4, []))
     assert answer.fields is not None
-    [(text_id, length, guesses)] = questions.answered(answer.fields, answer.life, cells)
-    assert (text_id, length, guesses.tokens) == (3, 8, [3, 4, 5, 9])
+    [(text_id, length, tokens, found)] = questions.answered(answer.fields, answer.life, cells)
+    assert (text_id, length, tokens) == (3, 8, [3, 4, 5, 9])
     *_, sources, _, _, _, chances = answer.fields[1][:8]
-    assert sources == ["ngram"] and guesses.cells == cells(sources, [4], chances)
+    assert sources == ["ngram"] and found == cells(sources, [4], chances)
     answer = await asked(connection, questions, Ask(text(), 4, [3, 4]))
     assert answer.fields is not None
-    [(_, length, guesses)] = questions.answered(answer.fields, answer.life, cells)
-    assert (length, guesses.tokens[:2]) == (10, [5, 9])
+    [(_, length, tokens, _)] = questions.answered(answer.fields, answer.life, cells)
+    assert (length, tokens[:2]) == (10, [5, 9])
     connection.close()
 
 
