@@ -1,9 +1,9 @@
 """The measured figures of README.md and of pages in docs/, made from the rows that docs/results.md shows.
 
 Pages are written by hand, except between `<!-- rows: NAME -->` and `<!-- end -->`. In the tables of CPUs a row is shown
-only if it was measured from a clean tree, on a machine that nobody else used, and all rows are of one commit and one
-machine, of those with most to show: figures of two commits beside each other would compare what was never compared.
-What isn't measured again on that commit isn't shown. Rows of GPUs and sentences are the newest ones, with their commit.
+only if it was measured from a clean tree, on a machine that nobody else used, and all rows are of one machine, the one
+with most to show. Each line is a comparison within one run, the newest there is, and names its commit; so do the rows
+of GPUs and the sentences.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def quiet(row: Row) -> bool:
     return not row["dirty"] and busy is not None and busy <= QUIET
 
 
-def of_one_commit(rows: Rows) -> Rows:
-    """The quiet rows of CPUs of the commit and machine that have most to show, and of those with the newest."""
+def of_one_machine(rows: Rows) -> Rows:
+    """The quiet rows of CPUs of the machine that has most to show, and of those with the newest."""
     kept = {name: [row for row in found if quiet(row) and not machine(row)[-1]] for name, found in rows.items()}
     groups: dict[Any, Rows] = {}
     for name, found in kept.items():
         for row in found:
-            groups.setdefault((row["commit"], machine(row)), {}).setdefault(name, []).append(row)
+            groups.setdefault(machine(row), {}).setdefault(name, []).append(row)
 
     def worth(group: Rows) -> tuple[int, str]:
         return len(_lines(group)) + len(_cells(group)), max(row["date"] for found in group.values() for row in found)
@@ -92,7 +92,7 @@ def interval(seen: Figures) -> str:
 
 
 def speed(rows: Rows) -> str:
-    shown = of_one_commit(rows)
+    shown = of_one_machine(rows)
     head = ["measurement", "baseline", "ours", "ratio (95 %)", "measured", "command"]
     return "\n\n".join(each for each in (table(head, _lines(shown)), _first_tokens(shown)) if each)
 
@@ -171,7 +171,7 @@ def _prefix(rows: Rows) -> list[str]:
 
 def never_slower(rows: Rows) -> str:
     """Every cell, met or missed, and those of a GPU, whose row has no intervals."""
-    return "\n\n".join(each for each in (_on_cpus(of_one_commit(rows)), _on_gpus(rows)) if each)
+    return "\n\n".join(each for each in (_on_cpus(of_one_machine(rows)), _on_gpus(rows)) if each)
 
 
 def _cells(rows: Rows) -> dict[str, Figures]:
