@@ -48,6 +48,7 @@ class DiallingNode(Home, Protocol):
     """What the peer needs of its node (mesh/node.py)."""
 
     timing: Timing
+    overslept: bool
 
     def dial(self, endpoint: str, owner: LineOwner) -> DialledLine: ...
 
@@ -146,6 +147,14 @@ class DialledPeer:
             self._cancel(id)
 
     def _expired(self, id: int, timeout: float) -> None:
+        if self._node.overslept:
+            # The answer may be here, unread.
+            timer = self.clock.call_later(self._timing.sweep, self._end_unanswered, id, timeout)
+            self._asks[id] = self._asks[id]._replace(timer=timer)
+        else:
+            self._end_unanswered(id, timeout)
+
+    def _end_unanswered(self, id: int, timeout: float) -> None:
         self._end_ask(id, DeadlineExceeded(f"no answer from {self.name} within {timeout:g} s"))
 
     def _end_ask(self, id: int, answer: Answer | MeshError) -> None:

@@ -67,6 +67,8 @@ class Node:
         self._probes = 0
         self._sweep_timer: Timer | None = None
         self._swept_at = -math.inf
+        # At the last sweep: this process stood still, and mail may wait to be read.
+        self.overslept = False
         self._leaving = False
         self.metrics.attach(self._gauges)
 
@@ -286,10 +288,10 @@ class Node:
         now = self.clock.now()
         timing = self.timing
         # If this process was suspended, read the mail before blaming anyone for silence.
-        overslept = now - self._swept_at > timing.ping
+        self.overslept = now - self._swept_at > timing.ping
         self._swept_at = now
         self._sweep_timer = self.clock.call_later(timing.sweep, self._sweep)
-        if overslept:
+        if self.overslept:
             return
         for dialled in list(self._dialled.values()):
             dialled.sweep(now)

@@ -82,8 +82,8 @@ async def still_node(clock: FakeClock) -> AsyncIterator[MakeNode]:
     nodes: list[Node] = []
 
     async def make(network: MemoryNetwork, name: str, **more: Any) -> Node:
-        more.setdefault("timing", Timing(farewell=0.01))
-        node = Node(network.transport(), codec, name=name, clock=clock, **more)
+        more = {"timing": Timing(farewell=0.01), "clock": clock, **more}
+        node = Node(network.transport(), codec, name=name, **more)
         await node.start(f"mem://{name}")
         nodes.append(node)
         return node

@@ -169,6 +169,34 @@ async def test_an_ask_ends_at_its_deadline_and_so_does_the_handler(mesh: Mesh) -
     assert witness.cancelled == witness.started
 
 
+@pytest.mark.parametrize("answered", [True, False])
+async def test_after_a_standstill_answers_are_read_before_deadlines_count(
+    answered: bool, still_node: Callable[..., Awaitable[Node]], clock: FakeClock
+) -> None:
+    """As when a library holds the interpreter: timers are looked at before sockets are."""
+
+    class Slow(Witness):
+        async def note(self, message: Note, call: Call) -> None:
+            await here.wait()
+
+    here, network = asyncio.Event(), MemoryNetwork()
+    far, near = await still_node(network, "far", clock=FakeClock()), await still_node(network, "near")
+    await far.spawn(Slow(), "slow")
+    asking = asyncio.ensure_future(near.ref(far.endpoint, "slow").ask(Note(1), timeout=1.5))
+    await clock.settle()
+    clock.stall(2.0)
+    await clock.advance(0.0)
+    assert not asking.done()
+    if answered:
+        here.set()
+    await clock.advance(0.2)
+    if answered:
+        assert await asking is None
+    else:
+        with pytest.raises(DeadlineExceeded):
+            await asking
+
+
 async def test_no_time_is_no_call(mesh: Mesh) -> None:
     near = await mesh.node("near")
     with pytest.raises(DeadlineExceeded):
