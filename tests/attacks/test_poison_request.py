@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,19 @@ async def good_ones(session: aiohttp.ClientSession, url: str, on_chunk: Any = No
     return await asyncio.gather(*(complete(session, url, each, on_chunk) for each in asked))
 
 
-@pytest.mark.model
-async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Poisoned:
+    """A mesh whose worker and tokenizer one request each kills, and a client."""
+
+    def __init__(self, mesh: RunningMesh, session: aiohttp.ClientSession, deaths: Path) -> None:
+        self.url, self.session, self._deaths = mesh.url, session, deaths
+
+    @property
+    def deaths(self) -> int:
+        return self._deaths.read_text().count("died")
+
+
+@pytest.fixture
+async def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Poisoned]:
     deaths = tmp_path / "deaths"
     monkeypatch.setenv("POISON_DEATHS", str(deaths))
     # It is no command of specmesh, which finds its own code.
@@ -37,24 +47,30 @@ async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_
     try:
         await asyncio.to_thread(mesh.wait_until_ready)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
-            expected = [each.text for each in await good_ones(session, mesh.url)]
-            begun = asyncio.Event()
-            late: set[int] = set()
-
-            def count(answer: Answer) -> None:
-                # In the second chunk of each: from then on none of them is as suspicious as the poison.
-                if answer.chunks > 1:
-                    late.add(id(answer))
-                if len(late) == GOOD:
-                    begun.set()
-
-            running = asyncio.create_task(good_ones(session, mesh.url, count))
-            await begun.wait()
-            poison = await complete(session, mesh.url, body("Once", max_tokens=9, seed=POISON))
-            answers = await running
+            yield Poisoned(mesh, session, deaths)
     finally:
         mesh.stop()
-    assert deaths.read_text().count("died") == 2
+
+
+@pytest.mark.model
+async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_text(poisoned: Poisoned) -> None:
+    session, url = poisoned.session, poisoned.url
+    expected = [each.text for each in await good_ones(session, url)]
+    begun = asyncio.Event()
+    late: set[int] = set()
+
+    def count(answer: Answer) -> None:
+        # In the second chunk of each: from then on none of them is as suspicious as the poison.
+        if answer.chunks > 1:
+            late.add(id(answer))
+        if len(late) == GOOD:
+            begun.set()
+
+    running = asyncio.create_task(good_ones(session, url, count))
+    await begun.wait()
+    poison = await complete(session, url, body("Once", max_tokens=9, seed=POISON))
+    answers = await running
+    assert poisoned.deaths == 2
     assert poison.error is not None and poison.error["code"] == "worker_died"
     assert [(each.completed, each.text) for each in answers] == [(True, text) for text in expected]
 
@@ -62,22 +78,13 @@ async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_
 @pytest.mark.slow
 @pytest.mark.model
 async def test_a_text_that_kills_tokenizers_ends_after_two_deaths_and_others_wait_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    poisoned: Poisoned,
 ) -> None:
-    deaths = tmp_path / "deaths"
-    monkeypatch.setenv("POISON_DEATHS", str(deaths))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    mesh = RunningMesh(tmp_path, {"engine": "mock"}, specmesh=UP)
-    try:
-        await asyncio.to_thread(mesh.wait_until_ready)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
-            expected = [each.text for each in await good_ones(session, mesh.url)]
-            poison = {"prompt": f"Of {POISON_TEXT} texts"}
-            async with session.post(mesh.url + "/tokenize", json=poison) as response:
-                status, told = response.status, await response.json()
-            # There is no tokenizer just now.
-            answers = await good_ones(session, mesh.url)
-    finally:
-        mesh.stop()
-    assert (status, told["error"]["code"], deaths.read_text().count("died")) == (500, "tokenizer_died", 2)
+    session, url = poisoned.session, poisoned.url
+    expected = [each.text for each in await good_ones(session, url)]
+    async with session.post(url + "/tokenize", json={"prompt": f"Of {POISON_TEXT} texts"}) as response:
+        status, told = response.status, await response.json()
+    # There is no tokenizer just now.
+    answers = await good_ones(session, url)
+    assert (status, told["error"]["code"], poisoned.deaths) == (500, "tokenizer_died", 2)
     assert [(each.completed, each.text) for each in answers] == [(True, text) for text in expected]
