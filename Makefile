@@ -9,8 +9,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest -v
+# A process takes whole files (tests/conftest.py).
+FAST := -n auto --dist loadfile --max-worker-restart 2 -m "not slow and not docker"
 # Tests start hundreds of processes: without bytecode on disk each of them compiles all that it imports.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -v
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +45,7 @@ up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
 	@exec $(BIN)/specmesh up $(ARGS)
 
 test: model ## the fast tests, with the real model (minutes)
-	@$(PYTEST) -n auto --dist loadfile --max-worker-restart 2 -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) $(FAST) $(ARGS)
 
 test-all: model ## every test: also the slow ones and docker compose
 	@$(PYTEST) $(ARGS)
@@ -53,7 +56,7 @@ test-clients: model ## clients and agents of other makers, in an environment of 
 check: model docs-fresh ## lint, types, docs in step with the code, tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -n auto --dist loadfile --max-worker-restart 2 -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) $(FAST) $(ARGS)
 
 .PHONY: docs-fresh
 docs-fresh: dev

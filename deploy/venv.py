@@ -86,6 +86,8 @@ def install(
     log = venv / "pip.log"
     log.write_text("")
     pip = [str(venv / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    # On one core; see compile_modules.
+    pip += ["--no-compile"]
     if wheels:
         pip += ["--no-index", "--find-links", str(wheels)]
     code = install_packages(pip, log, dev=dev)
@@ -98,6 +100,7 @@ def install(
         print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), file=sys.stderr)
         print(f"pip failed; all it said is in {log}", file=sys.stderr)
         return code
+    compile_modules(venv)
     if project:
         stamp = with_dev if dev else without
         for stamp_of_extra in with_extra.values():
@@ -132,6 +135,14 @@ def install_packages(pip: list[str], log: Path, *, dev: bool) -> int:
         if not on_gpu:
             print(COST, file=sys.stderr, flush=True)
     return run_pip([*verified_torch, *locked("torch")], log) or run_pip([*verified, *locked("cuda")], log)
+
+
+def compile_modules(venv: Path) -> None:
+    """To bytecode, on all cores. What is no Python, such as a template, is passed over, as pip does."""
+    for folder in venv.glob("lib/python3*/site-packages"):
+        print("compiling modules", file=sys.stderr, flush=True)
+        command = [venv / "bin/python", "-m", "compileall", "-q", "-j", "0", folder]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def locked(name: str) -> list[str]:

@@ -87,6 +87,21 @@ def test_what_developers_installed_serves_users_but_not_the_other_way_round(
     assert [any(word.endswith("dev.txt") for word in command) for command in packages] == [False, True]
 
 
+def test_what_is_installed_is_compiled_after_it_and_what_is_no_python_is_passed_over(
+    venv_script: ModuleType, installs: list, tmp_path: Path
+) -> None:
+    venv = tmp_path / "v"
+    packages = venv / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (venv / "bin").mkdir()
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    (packages / "good.py").write_text("a = 1\n")
+    (packages / "template.py").write_text("{{ name }} = = 1\n")
+    assert venv_script.install(venv, dev=True) == 0
+    assert installs and all("--no-compile" in command for command in installs)
+    assert [path.name.partition(".")[0] for path in packages.glob("__pycache__/*.pyc")] == ["good"]
+
+
 @pytest.mark.parametrize("extra", ["ray", "nixl"])
 def test_an_extra_is_installed_once_and_only_for_those_who_ask(
     extra: str, venv_script: ModuleType, installs: list, tmp_path: Path
