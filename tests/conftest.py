@@ -11,6 +11,7 @@ import faulthandler
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,15 @@ interpreter.use_without_gpu()
 LIMITS_S = {"slow": 1800, "ray": 1800, "docker": 3600}
 # Folders with files of many seconds.
 LONG = ("tests/flow/", "tests/attacks/", "tests/laws/", "tests/services/worker/", "tests/models/", "tests/python_api/")
+# Files that share a mesh (tests/flow/conftest.py), by its name: one process runs them all.
+SHARED_MESH = {
+    f"tests/flow/test_{name}.py": mesh
+    for mesh, names in (
+        ("real_mesh", ("deaths_in_a_tool_call", "messages", "responses", "structured_output", "tools")),
+        ("float32_mesh", ("embeddings", "loglikelihood", "same_text_as_transformers")),
+    )
+    for name in names
+}
 # Compiled loops that hang see no signal: this much later the process ends, and xdist starts another.
 GRACE_S = 60
 _stderr = pytest.StashKey[int]()
@@ -42,6 +52,23 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return processors + 1
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`: a process takes whole files, in the order of the collection, or all those of one mesh."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return SHARED_MESH.get(file, file)
+
+    # Else the files with the most tests come first, which are the shortest.
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # What is captured would be lost with the process.
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
@@ -50,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A process takes whole files: long ones that come last would keep one process busy while the others wait.
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: (_file(item) not in SHARED_MESH, not item.nodeid.startswith(LONG)))
     # A machine with a GPU may have pytest alone.
     if not config.pluginmanager.hasplugin("timeout"):
         return
@@ -78,6 +105,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _limit(item: pytest.Item) -> float:

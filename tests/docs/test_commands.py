@@ -25,6 +25,7 @@ from bench.suite import FORMS
 from loadtest.flags import parser as load_parser
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
+from tests.docs.conftest import MOCK
 
 # Pages whose commands have a test of their own.
 ELSEWHERE = {"docs/use/load.md": "tests/loadtest/test_docs.py"}
@@ -127,6 +128,9 @@ def environment(mesh: RunningMesh, folder: Path) -> dict[str, str]:
         "SPECMESH_METRICS_PORT": str(mesh.metrics_base),
         "SPECMESH_RUN_DIR": str(mesh.output.parent / "run"),
         "SPECMESH_STORE_DIR": str(mesh.output.parent / "store"),
+        # Of commands with a mesh of their own.
+        "SPECMESH_ENGINE": "mock",
+        "SPECMESH_MOCK_PROFILE": MOCK,
     }
 
 

@@ -51,13 +51,13 @@ def embeddings(mesh: RunningMesh, inputs: Any, **fields: Any) -> list[bytes]:
     return [base64.b64decode(each["embedding"]) for each in data]
 
 
-def test_the_openai_client_gets_the_hidden_states_of_transformers(real_mesh: RunningMesh, folder: Path) -> None:
+def test_the_openai_client_gets_the_hidden_states_of_transformers(float32_mesh: RunningMesh, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     encode = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).model
-    client = openai.OpenAI(base_url=f"{real_mesh.url}/v1", api_key="any", max_retries=0)
+    client = openai.OpenAI(base_url=f"{float32_mesh.url}/v1", api_key="any", max_retries=0)
     for pooling in ("last", "mean"):
         made = client.embeddings.create(model=MODEL, input=TEXTS, extra_body={"pooling": pooling})
         count = 0
@@ -73,11 +73,11 @@ def test_the_openai_client_gets_the_hidden_states_of_transformers(real_mesh: Run
     assert np.linalg.norm(short.embedding) == pytest.approx(1.0, abs=1e-6) and len(short.embedding) == 64
 
 
-def test_64_inputs_beside_generation_have_the_bits_that_each_has_alone(real_mesh: RunningMesh) -> None:
+def test_64_inputs_beside_generation_have_the_bits_that_each_has_alone(float32_mesh: RunningMesh) -> None:
     asked = {"prompt": TEXTS[:2], "max_tokens": 60, "temperature": 0, "ignore_eos": True}
 
     def texts() -> list[str]:
-        choices = post(real_mesh, "/v1/completions", **asked)["choices"]
+        choices = post(float32_mesh, "/v1/completions", **asked)["choices"]
         return [each["text"] for each in sorted(choices, key=lambda each: int(each["index"]))]
 
     calm = texts()
@@ -85,12 +85,12 @@ def test_64_inputs_beside_generation_have_the_bits_that_each_has_alone(real_mesh
     fields = {"normalize": False, "cache_salt": "crowd"}
     with ThreadPoolExecutor(4) as pool:
         beside = [pool.submit(texts) for _ in range(2)]
-        crowds = [pool.submit(embeddings, real_mesh, inputs, pooling=each, **fields) for each in ("last", "mean")]
+        crowds = [pool.submit(embeddings, float32_mesh, inputs, pooling=each, **fields) for each in ("last", "mean")]
         assert [each.result() for each in beside] == [calm, calm]
         last, mean = (each.result() for each in crowds)
     for place in (0, 17, 63):
-        assert embeddings(real_mesh, inputs[place], normalize=False, pooling="last") == [last[place]]
-        assert embeddings(real_mesh, inputs[place], normalize=False, pooling="mean") == [mean[place]]
+        assert embeddings(float32_mesh, inputs[place], normalize=False, pooling="last") == [last[place]]
+        assert embeddings(float32_mesh, inputs[place], normalize=False, pooling="mean") == [mean[place]]
     assert len({*last, *mean}) == 2 * INPUTS
 
 

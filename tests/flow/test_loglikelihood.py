@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running_mesh import RunningMesh, running_mesh
+from running_mesh import RunningMesh
 from sse_client import MODEL
 
 pytestmark = pytest.mark.model
@@ -24,15 +23,8 @@ PAIRS = [
     ("The capital of France is", " a banana"),
     ("1, 2, 3, 4, 5,", " 6, 7, 8, 9, 10"),
 ]
-# More than a step's rows.
+# More than the rows of a step of this mesh.
 LONG = "The keeper climbs one hundred and forty steps, lights the lamp and writes the weather into a book. " * 8
-
-
-@pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    folder = tmp_path_factory.mktemp("mesh")
-    with running_mesh(folder, dtype="float32", max_step_tokens=64, max_context=1024) as mesh:
-        yield mesh
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +78,12 @@ def loglikelihood(choice: dict[str, Any], context: int, generated: int) -> tuple
 
 @pytest.mark.parametrize(("method", "max_tokens"), [("naive", 0), ("ngram", 1)])
 def test_continuations_have_the_log_likelihood_that_transformers_gives(
-    mesh: RunningMesh, encode: Any, truth: Any, max_tokens: int, method: str
+    float32_mesh: RunningMesh, encode: Any, truth: Any, max_tokens: int, method: str
 ) -> None:
     contexts = [encode(context) for context, _ in PAIRS]
     prompts = [context + encode(text) for context, (_, text) in zip(contexts, PAIRS, strict=True)]
     asked = {"echo": True, "logprobs": 1, "max_tokens": max_tokens, "speculation": {"method": method}}
-    choices = sorted(ask(mesh, prompt=prompts, **asked)["choices"], key=lambda choice: int(choice["index"]))
+    choices = sorted(ask(float32_mesh, prompt=prompts, **asked)["choices"], key=lambda choice: int(choice["index"]))
     for choice, ids, context in zip(choices, prompts, contexts, strict=True):
         values, greedy = truth(*ids)
         value, is_greedy = loglikelihood(choice, len(context), max_tokens)
@@ -101,10 +93,10 @@ def test_continuations_have_the_log_likelihood_that_transformers_gives(
     assert found[0] > found[1]
 
 
-def test_a_long_prompt_is_scored_in_chunks(mesh: RunningMesh, encode: Any, truth: Any) -> None:
+def test_a_long_prompt_is_scored_in_chunks(float32_mesh: RunningMesh, encode: Any, truth: Any) -> None:
     ids = encode(LONG)
     assert len(ids) > 2 * 64
-    [choice] = ask(mesh, prompt=LONG, echo=True, logprobs=1, prompt_logprobs=2, max_tokens=0)["choices"]
+    [choice] = ask(float32_mesh, prompt=LONG, echo=True, logprobs=1, prompt_logprobs=2, max_tokens=0)["choices"]
     told = choice["logprobs"]
     assert choice["text"] == "".join(told["tokens"]) == LONG
     assert told["token_logprobs"][0] is None and choice["prompt_logprobs"][0] is None

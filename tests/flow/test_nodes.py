@@ -74,7 +74,8 @@ def calm(pair: Pair) -> list[str]:
     return [answer.text for answer in said]
 
 
-@pytest.mark.parametrize("struck", ["rank", "node", "worker"])
+# A rank of one node: test_tensor_parallel.py.
+@pytest.mark.parametrize("struck", [pytest.param("rank", marks=pytest.mark.slow), "node", "worker"])
 async def test_streams_go_on_when_any_of_it_is_killed(pair: Pair, calm: list[str], struck: str) -> None:
     mesh, node = pair
 

@@ -15,7 +15,7 @@ from sse_client import MODEL, all_told, events
 
 pytestmark = pytest.mark.model
 
-thinking_mesh = mesh_fixture("module", dtype="float32", reasoning_parser="deepseek_r1")
+thinking_mesh = mesh_fixture("module", dtype="int8", reasoning_parser="deepseek_r1")
 SCHEMA = {
     "type": "object",
     "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 130}},

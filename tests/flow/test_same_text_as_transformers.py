@@ -68,14 +68,14 @@ async def ask(mesh: RunningMesh, at_a_time: int, **more: object) -> list[Answer]
 @pytest.mark.parametrize("speculation", [NAIVE, NGRAM], ids=["naive", "ngram"])
 @pytest.mark.parametrize("at_a_time", [1, 8])
 async def test_greedy_text_equals_transformers(
-    real_mesh: RunningMesh, expected: list[str], speculation: dict[str, object], at_a_time: int
+    float32_mesh: RunningMesh, expected: list[str], speculation: dict[str, object], at_a_time: int
 ) -> None:
-    answers = await ask(real_mesh, at_a_time, speculation=speculation)
+    answers = await ask(float32_mesh, at_a_time, speculation=speculation)
     assert [a.text for a in answers] == expected
     assert sum((a.usage or {})["completion_tokens"] for a in answers) > NEW_TOKENS * len(PROMPTS) * 0.5
 
 
-async def test_seeded_text_is_the_same_with_drafts_and_without(real_mesh: RunningMesh) -> None:
+async def test_seeded_text_is_the_same_with_drafts_and_without(float32_mesh: RunningMesh) -> None:
     sampled = {"temperature": 0.9, "top_p": 0.95, "seed": 42}
-    plain = [a.text for a in await ask(real_mesh, 1, speculation=NAIVE, **sampled)]
-    assert [a.text for a in await ask(real_mesh, 8, speculation=NGRAM, **sampled)] == plain
+    plain = [a.text for a in await ask(float32_mesh, 1, speculation=NAIVE, **sampled)]
+    assert [a.text for a in await ask(float32_mesh, 8, speculation=NGRAM, **sampled)] == plain

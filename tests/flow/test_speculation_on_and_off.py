@@ -215,7 +215,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     # Drafts are waited for: a machine that is busy with other work would miss them.
-    settings = {"draft_deadline_ms": 10000.0, "allow_lossy": True, "num_speculative_tokens": DRAFT}
+    settings = {"dtype": "int8", "draft_deadline_ms": 10000.0, "allow_lossy": True, "num_speculative_tokens": DRAFT}
     with separate_roles(tmp_path_factory.mktemp("roles"), **settings) as mesh:
         yield Stage(mesh)
 
