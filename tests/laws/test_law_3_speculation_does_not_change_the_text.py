@@ -1,6 +1,6 @@
 """Law 3: the same tokens with any proposer, any draft length, any batch mates, after preemption and from the cache.
 
-Here with the real model, in both dtypes; through the whole mesh: tests/flow/test_same_text_as_transformers.py.
+Here with the real model; through the whole mesh: tests/flow/test_same_text_as_transformers.py.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from services.api.settings import Settings, cache_dir
 pytestmark = pytest.mark.model
 
 PROMPT_TOKENS = (5, 17, 33, 64, 90, 130)
-# In the fast tests half of a batch is greedy and half is sampled, the other half for the other dtype.
+# In the fast tests half of a batch is greedy and half is sampled. In other dtypes than int8, the fastest, they are
+# tests/services/worker/running/test_torch_runner.py and test_torch_model.py.
 SAMPLED = {"greedy": (), "sampled": range(6), "bfloat16": (0, 2, 5), "int8": (1, 3, 4), "float32": (0, 2, 5)}
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "int8", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["int8", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float32"))]
+)
 def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

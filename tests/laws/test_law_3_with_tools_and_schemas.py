@@ -1,5 +1,5 @@
 """Law 3 where answers have a form: schemas, tools, penalties and seeds mixed, through a whole mesh with the default
-model, drafters and settings. And every answer that ends by itself has its form."""
+model in 8 bits, drafters and settings. And every answer that ends by itself has its form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SAMPLINGS: list[Body] = [
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    with running_mesh(tmp_path_factory.mktemp("mesh")) as running:
+    with running_mesh(tmp_path_factory.mktemp("mesh"), dtype="int8") as running:
         yield running
 
 
