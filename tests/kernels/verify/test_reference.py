@@ -79,9 +79,13 @@ def test_bfloat16_logits_mean_what_they_mean_in_float32() -> None:
     assert spoken(answer(logits, asked), asked) == spoken(answer(logits.float(), asked), asked)
 
 
+SELDOM: list[dict[str, Any]] = [{"top_k": 4}, {"min_p": 0.1}, {"bias": {0: 2.0}}]
+
+
 @pytest.mark.parametrize(
     "wanted",
-    [{}, {"top_k": 4}, {"top_p": 0.9}, {"min_p": 0.1}, {"bias": {0: 2.0}}],
+    # What the rest means is compared with plain floats above.
+    [{}, {"top_p": 0.9}, *(pytest.param(each, marks=pytest.mark.slow) for each in SELDOM)],
     ids=str,
 )
 def test_tokens_come_as_often_as_they_should(wanted: dict[str, Any]) -> None:
