@@ -25,7 +25,8 @@ from bench.suite import FORMS
 from loadtest.flags import parser as load_parser
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
-from tests.docs.conftest import MOCK
+
+from .conftest import MOCK
 
 # Pages whose commands have a test of their own.
 ELSEWHERE = {"docs/use/load.md": "tests/loadtest/test_docs.py"}

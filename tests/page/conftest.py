@@ -13,13 +13,13 @@ from browser import Page, chromium, page
 from running_mesh import RunningMesh, running_mesh
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[str]:
     with chromium() as address:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     """All four processes with the default model, in demo mode."""
     folder = tmp_path_factory.mktemp("mesh")
