@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -113,9 +114,16 @@ def never(position: int) -> bool:
 STAYS, BATCHES = (always, half_the_time, never), (1, 4, 16)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("lie", [honest, anything, sure_of_nonsense])
-@pytest.mark.parametrize("faults", NETWORKS)
+# Of the fast tests, every second pair.
+PAIRS = [
+    pytest.param(faults, lie, 1, marks=[pytest.mark.slow] * (place % 2))
+    for place, (faults, lie) in enumerate(product(NETWORKS, (honest, anything, sure_of_nonsense)))
+]
+
+
+@pytest.mark.parametrize(
+    ("faults", "lie", "seed"), [*PAIRS, *(pytest.param(*each.values[:2], 2, marks=pytest.mark.slow) for each in PAIRS)]
+)
 def test_nothing_fails_no_token_changes_and_it_is_never_slower(faults: str, lie: Lie, seed: int) -> None:
     chance = random.Random(f"{faults} {lie.__name__} {seed}")
     line, column = chance.randrange(len(COSTS)), chance.randrange(len(BATCHES))
@@ -126,7 +134,7 @@ def test_nothing_fails_no_token_changes_and_it_is_never_slower(faults: str, lie:
     assert ratio <= LOST_AT_MOST
 
 
-@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize("batch", [4, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 16))])
 @pytest.mark.parametrize("lie", [honest, anything])
 def test_a_proposer_that_keeps_dying_makes_nothing_slower(lie: Lie, batch: int) -> None:
     world = World(5, NETWORKS["all of it"], lie, dies_every=7)

@@ -82,11 +82,13 @@ def check(folder: Path, count: int, make: parity.MakeExecutor, whole: parity.Mak
     assert said == text
 
 
-# Every network over two ranks and over four, and with every executor; and each executor over both numbers.
+# Every network over two ranks or four, by turns with every executor; the slow tests have the other number, too.
 TURNS = [
-    (name, ranks, executor)
+    pytest.param(name, ranks, executor, marks=[pytest.mark.slow] * (turn != place // 2 % 2))
     for place, name in enumerate(DENSE)
-    for ranks, executor in zip((2, 4), ("plain", "compiled") if place % 2 else ("compiled", "plain"), strict=True)
+    for turn, (ranks, executor) in enumerate(
+        zip((2, 4), ("plain", "compiled") if place % 2 else ("compiled", "plain"), strict=True)
+    )
 ]
 
 

@@ -71,7 +71,12 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, dtype: str, 
     assert torch.cat(steps).tolist() == whole.tolist()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# Features are taken between layers, whatever these are: of all families among the slow tests.
+@pytest.mark.parametrize(
+    "name",
+    [each if each in ("llama", "sinks, experts with biases") else pytest.param(each, marks=pytest.mark.slow)
+     for each in FAMILIES],
+)  # fmt: skip
 def test_features_are_those_of_transformers_and_logits_keep_their_bits(name: str, tmp_path: Path) -> None:
     """Rows without logits among them; and the same for a step that is padded as a graph's is."""
     theirs, taps = save(name, tmp_path), (1, FINAL, 0)
