@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from services.api.settings import Settings, cache_dir
@@ -21,9 +22,17 @@ def tokenizer_file() -> Path:
     return ensure_model(settings.model, cache_dir(settings)) / "tokenizer.json"
 
 
+@pytest.fixture(scope="session")
+def vocabulary(tokenizer_file: Path) -> LLTokenizer:
+    return Grammars(tokenizer_file, VOCABULARY, (END,)).vocabulary
+
+
 @pytest.fixture
-def grammars(tokenizer_file: Path) -> Grammars:
-    return Grammars(tokenizer_file, VOCABULARY, (END,))
+def grammars(tokenizer_file: Path, vocabulary: LLTokenizer) -> Grammars:
+    made = Grammars(tokenizer_file, VOCABULARY, (END,))
+    # Reading it takes half a second.
+    made.vocabulary = vocabulary
+    return made
 
 
 @pytest.fixture(scope="session")
