@@ -26,7 +26,10 @@ interpreter.use_without_gpu()
 # Seconds for tests with these markers.
 LIMITS_S = {"slow": 1800, "ray": 1800, "docker": 3600}
 # Folders with files of many seconds.
-LONG = ("tests/flow/", "tests/attacks/", "tests/laws/", "tests/services/worker/", "tests/models/", "tests/python_api/")
+LONG = (
+    "tests/flow/", "tests/attacks/", "tests/laws/", "tests/services/worker/", "tests/models/", "tests/python_api/",
+    "tests/kernels/", "tests/docs/", "tests/services/training/",
+)  # fmt: skip
 # Files that share a mesh (tests/flow/conftest.py), by its name: one process runs them all.
 SHARED_MESH = {
     f"tests/flow/test_{name}.py": mesh

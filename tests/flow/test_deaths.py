@@ -117,7 +117,7 @@ async def killed_when_all_have_begun(mesh: RunningMesh, role: str) -> list[Answe
 async def test_two_deaths_of_the_proposer_and_one_of_the_worker_change_nothing_that_the_real_model_says(
     tmp_path: Path,
 ) -> None:
-    with running_mesh(tmp_path) as mesh:
+    with running_mesh(tmp_path, dtype="int8") as mesh:
         expected = await calm_texts(mesh, TOKENS, streams=FEW)
         for role in ("proposer", "worker", "proposer"):
             all_complete_and_equal(await killed_when_all_have_begun(mesh, role), expected)

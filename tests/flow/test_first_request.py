@@ -16,7 +16,7 @@ import aiohttp
 import openai
 import pytest
 from running_mesh import ROLES, RunningMesh, descendants, has_ended, running_mesh, until
-from sse_client import body, complete
+from sse_client import MODEL, body, complete
 
 
 async def test_a_streamed_completion_passes_through_four_processes(mock_mesh: RunningMesh) -> None:
@@ -92,6 +92,13 @@ async def test_a_request_that_asks_for_suffix_gets_its_drafts_and_the_same_text(
             accepted = (answer.speculation or {}).get("num_accepted_draft_tokens", 0)
     drafted = mock_mesh.by_label("proposer", "specmesh:proposer_draft_tokens_total", "proposer")
     assert drafted["suffix"] >= accepted
+
+
+async def test_the_mock_engine_serves_no_grammars(mock_mesh: RunningMesh) -> None:
+    asked, url = {"model": MODEL, "prompt": "a", "guided_regex": "a"}, f"{mock_mesh.url}/v1/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=asked) as answer:
+        status, told = answer.status, await answer.json()
+    assert status == 400 and "serves no grammars" in told["error"]["message"]
 
 
 def test_ctrl_c_leaves_no_process_exit_code_zero_and_no_warning(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ FORMS: list[dict[str, Any]] = [
     {},
 ]
 SAMPLINGS: list[dict[str, Any]] = [
-    {"temperature": 0}, {"temperature": 0.9, "top_p": 0.95}, {"temperature": 1.0, "n": 2},
-    {"temperature": 0, "min_tokens": 4},
+    {"temperature": 0, "repetition_penalty": 1.15}, {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.6},
+    {"temperature": 1.0, "n": 2}, {"temperature": 0, "min_tokens": 4},
 ]  # fmt: skip
 
 
@@ -169,8 +169,3 @@ def test_fields_that_leave_no_token_are_a_400_that_names_them(real_mesh: Running
     status, told = asyncio.run(complete(real_mesh, body))
     assert (status, told["error"]["code"]) == (400, "invalid"), told
     assert "its grammar and allowed_token_ids exclude each other" in told["error"]["message"]
-
-
-def test_the_mock_engine_serves_no_grammars(mock_mesh: RunningMesh) -> None:
-    status, told = asyncio.run(complete(mock_mesh, {"guided_regex": "a"}))
-    assert status == 400 and "serves no grammars" in told["error"]["message"]

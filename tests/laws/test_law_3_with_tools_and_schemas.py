@@ -24,6 +24,7 @@ from loadtest.workloads import agent, schemas
 pytestmark = pytest.mark.model
 
 Body = dict[str, Any]
+COUNT = 300
 REGEX = "[A-Z][a-z]{2,8}( [a-z]{2,7}){3,6}[.]"
 CHOICE = ["the baker", "the teacher", "the sailor from the north"]
 GRAMMAR = 'start: "I would take " THING (" and " THING)? "."\nTHING: "a lamp" | "a kettle" | /a [a-z]{3,9}/'
@@ -111,18 +112,19 @@ def check_text(body: Body, text: str) -> None:
         assert re.fullmatch(REGEX if "regex" in outputs else OF_GRAMMAR, text), text
 
 
-@pytest.mark.parametrize("count", [14, pytest.param(300, marks=pytest.mark.slow)])
-def test_drafts_change_no_character_of_answers_that_have_a_form(mesh: RunningMesh, count: int) -> None:
-    bodies = mixed(count)
+# Of the fast tests, tests/flow/test_structured_output.py and test_tools.py have forms, and draws, beside each other.
+@pytest.mark.slow
+def test_drafts_change_no_character_of_answers_that_have_a_form(mesh: RunningMesh) -> None:
+    bodies = mixed(COUNT)
     before = mesh.by_label("worker", "specmesh:draft_source_accepted_tokens_total", "source")
     off = ask_all(mesh, bodies, 16, speculation={"off": True}, cache_salt="off")
     assert mesh.by_label("worker", "specmesh:draft_source_accepted_tokens_total", "source") == before
     for at_a_time in (1, 16):
         on = ask_all(mesh, bodies, at_a_time, cache_salt=f"on {at_a_time}")
-        differ = [place for place in range(count) if on[place].choices != off[place].choices]
+        differ = [place for place in range(COUNT) if on[place].choices != off[place].choices]
         assert not differ, [(bodies[place], off[place].choices, on[place].choices) for place in differ[:2]]
     cut = sum(check(body, said) for body, said in zip(bodies, off, strict=True))
-    assert cut < count / 3
+    assert cut < COUNT / 3
     after = mesh.by_label("worker", "specmesh:draft_source_accepted_tokens_total", "source")
     assert {source for source, tokens in after.items() if tokens > before.get(source, 0)} >= {"grammar", "ngram"}
 

@@ -26,7 +26,7 @@ def slow(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32", "int8"])
+@pytest.fixture(scope="module", params=["bfloat16", "int8", *slow("float32")])
 def model(request: pytest.FixtureRequest) -> Iterator[TorchModel]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh"
     folder = ensure_model("smollm2-135m-instruct", cache)
