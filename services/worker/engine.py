@@ -11,6 +11,11 @@ emit      tokens and ends go out, for all sequences in one call, and costs are l
           runs, because the event loop, which sends them, takes the interpreter from this thread
 head      the worker's head drafts for the next step; meanwhile the proposer does
 
+On a GPU the next step of a batch that only goes on, without drafts, is launched before the last one is committed
+(scheduling/going_on.py):
+
+    run ─▶ launch ─▶ commit, emit ─▶ run ─▶ launch …
+
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """
 
@@ -69,6 +74,10 @@ class Engine:
         self._lending = lending
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._stopping = False
+        # Whether the next step may be launched before the last one's result is taken.
+        self._overlaps = runner.elsewhere and not runner.drafters
+        # The last step, as long as its result wasn't taken.
+        self._untaken: tuple[Work, Result] | None = None
         # The last step, as long as nothing has been learned of it.
         self._unlearned: tuple[Work, Result] | None = None
         # When the last step was completed, or work began; None while there is none.
@@ -114,19 +123,17 @@ class Engine:
             self.drafts.close()
 
     def step(self) -> None:
-        """One step of the whole batch."""
-        plan = self.scheduler.schedule()
-        drafts, budgets = self.drafts.draft(plan)
-        if longest := plan.grammar_drafts:
-            drafts |= self._runner.grammar_drafts(drafts, longest)
-        work = self.scheduler.place(drafts, budgets)
-        result = self._compute(work)
-        out = self.scheduler.handle(events.StepDone(result))
-        self.drafts.commit(work, result)
-        self._collect(out)
-        self._unlearned = work, result
-        if self._runner.drafters or not self._runner.elsewhere or not self.scheduler.has_work:
-            self._emit()
+        """One step of the whole batch. Its result may be taken behind the launch of the next one."""
+        work = self._go_on()
+        if work is None:
+            self._take()
+            if not self.scheduler.has_work:
+                return
+            work = self._planned()
+        self._untaken = work, self._compute(work)
+        if self._overlaps and not self._lending:
+            return
+        self._take()
         if self._runner.drafters:
             self.drafts.ask_beside(work)
             self.drafts.take_head(work, self._runner.draft())
@@ -134,9 +141,23 @@ class Engine:
             # Behind the worker's head, whose layers are part of the pages.
             self._lending.look()
 
+    def _go_on(self) -> Work | None:
+        """The next step, if nothing is to be decided for it."""
+        if self._untaken is None or self._lending or not self.drafts.rest():
+            return None
+        return self.scheduler.go_on(self._untaken[1])
+
+    def _planned(self) -> Work:
+        plan = self.scheduler.schedule()
+        drafts, budgets = self.drafts.draft(plan)
+        if longest := plan.grammar_drafts:
+            drafts |= self._runner.grammar_drafts(drafts, longest)
+        return self.scheduler.place(drafts, budgets)
+
     def _compute(self, work: Work) -> Result:
         began = self._now()
         self._runner.launch(work)
+        self._take()
         self._emit()
         self.drafts.ask_ahead(work)
         result = self._runner.finish()
@@ -145,6 +166,18 @@ class Engine:
         if self._timelines.records:
             self._timelines.stepped(work, result, began, ended)
         return result
+
+    def _take(self) -> None:
+        """Take the last step's result, if that wasn't done."""
+        if self._untaken is None:
+            return
+        (work, result), self._untaken = self._untaken, None
+        out = self.scheduler.handle(events.StepDone(result))
+        self.drafts.commit(work, result)
+        self._collect(out)
+        self._unlearned = work, result
+        if not self._overlaps or not self.scheduler.has_work:
+            self._emit()
 
     def _emit(self) -> None:
         """What the next step doesn't need of the last one."""
@@ -160,8 +193,10 @@ class Engine:
         if not self.scheduler.has_work:
             self._rest()
         while not self._mail.empty():
+            self._take()
             self._hear(self._mail.get_nowait())
         if (deadline := self.scheduler.next_deadline) is not None and deadline <= self._now():
+            self._take()
             self._pass_on(self.scheduler.handle(events.DeadlinePassed(self._now())))
         if self._progress_at is None and self.scheduler.has_work:
             self._progress_at = self._now()
@@ -201,6 +236,7 @@ class Engine:
                 self.answers.add(self._timelines.told(item) if self._timelines.records else item)
 
     def _fail_all(self, message: str) -> None:
+        self._untaken = None
         self._pass_on(self.scheduler.handle(events.EngineFailed(message)))
         self._failed(message)
         # Requests that arrive until the process ends fail, too.

@@ -37,7 +37,7 @@ class DrainBegan(msgspec.Struct, frozen=True):
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """The result of the step that was scheduled last."""
+    """The result of the oldest step that runs."""
 
     result: Result
 

@@ -30,22 +30,28 @@ LOOKED_AT = 64
 
 
 class Planned(msgspec.Struct, gc=False):
-    """One sequence's part of a step: `count` tokens of its text from `start` on. With `verify` these reach the end of
-    the text, and the step gives at least one token. `drafts`: it may have a draft."""
+    """One sequence's part of a step: the next `count` tokens of its text. With `verify` these reach the end of the
+    text, and the step gives at least one token. `drafts`: it may have a draft."""
 
     sequence: Sequence
-    start: int
     count: int
     verify: bool
     drafts: bool
 
+    @property
+    def start(self) -> int:
+        """Position of the first one, until the step's result is taken."""
+        return self.sequence.computed
+
 
 class Plan(msgspec.Struct):
-    """A step without drafts, and the rows left for them. `copies` (source, target) of pages come first."""
+    """A step without drafts, and the rows left for them. `copies` (source, target) of pages come first. `joined`: some
+    of its sequences did not run before."""
 
     items: list[Planned]
     draft_rows: int
     copies: list[tuple[int, int]]
+    joined: bool = False
 
     @property
     def grammar_drafts(self) -> dict[int, int]:
@@ -67,6 +73,8 @@ class Planner:
         self.running: list[Sequence] = []  # by order
         self._places: Counter[str] = Counter()  # how many of them are of each API key
         self.preemptions = 0
+        # Whether some were let in before the step that is planned.
+        self._joined = False
         # Rows of drafts in the last step.
         self._drafted = 0
 
@@ -104,6 +112,7 @@ class Planner:
             self._places[sequence.generate.caller] += 1
             self.sharing.joined(sequence, found)
             self.held.release(sequence.sequence_id)
+        self._joined = bool(new)
         return copies
 
     def _next(self) -> tuple[Sequence | None, Sequence | None]:
@@ -207,17 +216,18 @@ class Planner:
         # In order: a sequence can take pages only from those behind it, which aren't planned yet; preempted ones leave
         # the end of the list.
         for sequence in self.running:
-            start, count = sequence.computed, 1
+            count = 1
             if chunks:
                 count += chunks.get(sequence.sequence_id, 0)
-            end = start + count
-            if end <= sequence.room or self._make_room(sequence, end):
+            end = sequence.computed + count
+            if end <= sequence.room or self.make_room(sequence, end):
                 verify = end == len(sequence.token_ids)
-                items.append(Planned(sequence, start, count, verify, verify and count == 1 and sequence.wants_draft))
+                items.append(Planned(sequence, count, verify, verify and count == 1 and sequence.wants_draft))
                 free -= count
-        return Plan(items, min(draft_rows, free), copies)
+        joined, self._joined = self._joined, False
+        return Plan(items, min(draft_rows, free), copies, joined)
 
-    def _make_room(self, sequence: Sequence, end: int) -> bool:
+    def make_room(self, sequence: Sequence, end: int) -> bool:
         """Get pages for the first `end` tokens, preempting from the end of the order; False: the sequence itself was
         preempted."""
         page_tokens = self.limits.page_tokens
@@ -241,7 +251,8 @@ class Planner:
         work: list[SequenceWork] = []
         self._drafted = 0
         for item in plan.items:
-            sequence, start = item.sequence, item.start
+            sequence = item.sequence
+            start = sequence.computed
             sequence_id, end = sequence.sequence_id, start + item.count
             draft = drafts.get(sequence_id, NO_DRAFT) if item.drafts else NO_DRAFT
             if draft.tokens:
@@ -258,12 +269,14 @@ class Planner:
                 # After the draft and the token behind it.
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
-            tokens, pages = sequence.token_ids[start:end], sequence.pages[:]
+            tokens = sequence.token_ids[start:end]
             scored, pooled = NO_TOKENS, 0
             if start < sequence.prompt_tokens:
                 scored, pooled = sequence.to_score(start, end), sequence.to_pool(start, end)
             work.append(
-                SequenceWork(sequence_id, tokens, start, pages, item.verify, draft, budget, floor, scored, pooled)
+                SequenceWork(
+                    sequence_id, tokens, start, sequence.pages, item.verify, draft, budget, floor, scored, pooled
+                )
             )
         return work
 

@@ -13,10 +13,15 @@ Rule 3: pages in use + cached + free = all; when no sequence is left, none is in
 Prompt chunks, plain decoding and drafts to verify are one kind of work: the tokens of the text that aren't computed
 yet, then the draft. arrival.py refuses requests, waiting.py and planning.py choose what runs, prefix.py finds what need
 not be computed. Drafts are speculation/'s.
+
+Where all sequences only go on, `go_on` makes the next step of a result that hasn't been taken yet (going_on.py):
+
+    (a step) ─▶ go_on ─▶ (the next step) ─▶ StepDone of the first, while the next one runs
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -39,6 +44,7 @@ from services.worker.scheduling.events import (
     SequenceEnded,
     StepDone,
 )
+from services.worker.scheduling.going_on import GoingOn, only_go_on
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import NO_BUDGETS, Plan, Planned, Planner
 from services.worker.scheduling.queues import Queue
@@ -63,7 +69,9 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._deadlines: Queue[Sequence] = Queue()
         self._plan: Plan | None = None
-        self._placed: list[SequenceWork] = []
+        # Steps whose results haven't been taken: none, one, or one that was computed and the next one.
+        self._underway: deque[tuple[list[Planned], list[SequenceWork]]] = deque()
+        self._going_on: GoingOn | None = None
         # Sequences that the runner knows and that have ended since the last step.
         self._ended: list[int] = []
         self._out: list[Output] = []
@@ -90,7 +98,7 @@ class Scheduler:
 
     def check_idle(self) -> None:
         """Assert that nothing is left once no request is left."""
-        assert not self._sequences and not self._deadlines and self._plan is None
+        assert not self._sequences and not self._deadlines and self._plan is None and not self._underway
         self.planner.check_idle()
 
     # Events --------------------------------------------------------------------------------------------
@@ -137,7 +145,8 @@ class Scheduler:
         self.draining = True
 
     def _engine_failed(self, event: EngineFailed) -> None:
-        self._plan = None
+        self._plan = self._going_on = None
+        self._underway.clear()
         for sequence in list(self._sequences.values()):
             self._fail(sequence, "engine", event.message, retryable=True)
         self.planner.sharing.cache.clear()
@@ -146,7 +155,8 @@ class Scheduler:
 
     def schedule(self) -> Plan:
         """The next step, before its drafts."""
-        assert self._plan is None, "one step at a time"
+        assert self._plan is None and not self._underway, "one step at a time"
+        self._going_on = None
         self._plan = self.planner.plan(self.planner.admit() if self.waiting else [])
         return self._plan
 
@@ -154,11 +164,30 @@ class Scheduler:
         """The scheduled step with these drafts, by sequence. `budgets`: tokens that the worker's head is to
         draft after it, by sequence."""
         assert self._plan is not None
-        items = self.planner.place(self._plan, drafts, budgets)
-        self._placed = items
-        new = [self._introduced(item.sequence) for item in self._plan.items if not item.sequence.introduced]
+        plan, self._plan = self._plan, None
+        items = self.planner.place(plan, drafts, budgets)
+        self._underway.append((plan.items, items))
+        new = [self._introduced(item.sequence) for item in plan.items if not item.sequence.introduced]
         ended, self._ended = self._ended, []
-        return Work(items, new, ended, self._plan.copies)
+        return Work(items, new, ended, plan.copies)
+
+    def go_on(self, result: Result) -> Work | None:
+        """The step after the one that has this result, if nothing is to be decided for it. StepDone, with the result,
+        comes behind; all other events behind that. None: first take the result, then schedule."""
+        [(items, placed)] = self._underway
+        if self.waiting or len(items) < len(self.running):
+            return None
+        if self._going_on is None:
+            if not only_go_on(items, placed):
+                return None
+            self._going_on = GoingOn(items, placed, self.pages, self.limits.page_tokens)
+        following = self._going_on.next(result.verdicts)
+        if following is None:
+            self._going_on = None
+            return None
+        self._underway.append((self._going_on.items, following))
+        ended, self._ended = self._ended, []
+        return Work(following, ended=ended)
 
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True
@@ -169,17 +198,17 @@ class Scheduler:
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:
-        plan, self._plan = self._plan, None
-        result, placed = event.result, self._placed
-        assert plan is not None and len(result.verdicts) == len(plan.items), "one verdict for each item"
+        items, placed = self._underway.popleft()
+        result = event.result
+        assert len(result.verdicts) == len(items), "one verdict for each item"
         if result.prompt_logprobs or result.embeddings:
-            self._take_of_prompts(plan, result)
-        for item, verdict, work in zip(plan.items, result.verdicts, placed, strict=True):
+            self._take_of_prompts(items, result)
+        for item, verdict, work in zip(items, result.verdicts, placed, strict=True):
             self._commit(item, verdict, work.draft)
 
-    def _take_of_prompts(self, plan: Plan, result: Result) -> None:
+    def _take_of_prompts(self, items: list[Planned], result: Result) -> None:
         """What the step computed of prompts beside keys and values."""
-        for sequence in (item.sequence for item in plan.items):
+        for sequence in (item.sequence for item in items):
             if (scored := result.prompt_logprobs.get(sequence.sequence_id)) is not None:
                 self._out += [Emit(sequence.sequence_id, tokens) for tokens in sequence.told_of_prompt(scored)]
             sequence.embedding = result.embeddings.get(sequence.sequence_id, sequence.embedding)

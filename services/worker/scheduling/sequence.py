@@ -106,7 +106,7 @@ class Sequence:
         self.token_ids: list[int] = list(generate.token_ids)
         # Tokens whose keys and values are in `pages`; always fewer than the text has.
         self.computed = 0
-        # An array, because each step needs a copy, and a flat table of all: with a list that costs time for each page.
+        # Never changed, but replaced: each step's work has it. An array, because a step needs a flat table of all.
         self.pages = no_pages()
         self.room = 0  # tokens that fit into `pages`
         # For prefix.py: keys of the text's prefixes (the root, then one for each full page), the number of pages that
@@ -220,7 +220,7 @@ class Sequence:
         self.give_pages(pages, page_tokens)
 
     def give_pages(self, pages: list[int], page_tokens: int) -> None:
-        self.pages.extend(pages)
+        self.pages = self.pages + array("i", pages)
         self.room += len(pages) * page_tokens
 
     def running_to_waiting(self) -> array[int]:

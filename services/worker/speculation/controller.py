@@ -89,7 +89,6 @@ class Controller:
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended."""
-        self._rest.end()
         known = self._known.pop(sequence.sequence_id, None)
         if known is not None:
             self._drop(known)
@@ -98,9 +97,15 @@ class Controller:
 
     # Before a step --------------------------------------------------------------------------------------
 
+    def rest(self) -> bool:
+        """Whether the next step needs no drafts, if no sequence joins. Then `draft` isn't called."""
+        return self._rest.goes_on()
+
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
-        if self._rest.goes_on(len(plan.items)):
+        if plan.joined:
+            self._rest.end()
+        if self._rest.goes_on():
             return {}, {}
         self._take_all(self.client.look())
         known = {
@@ -221,7 +226,7 @@ class Controller:
             self.counts.expected(*each)
         self._chosen.clear()
         if self._rest.rests or not self._known or not self.client.listens():
-            self._rest.begin(len(work.items))
+            self._rest.begin(len(work.items), drafting=bool(self._known))
             return
         began = self._now()
         asks: list[Ask] = []
@@ -250,7 +255,7 @@ class Controller:
             self._making = self._now() - began
             self.client.ask_ahead(asks)
         else:
-            self._rest.begin(len(work.items))
+            self._rest.begin(len(work.items), drafting=True)
 
     # Answers --------------------------------------------------------------------------------------------
 

@@ -25,6 +25,9 @@ class GuardedController:
         self.controller = controller
         self.failed = False
 
+    def rest(self) -> bool:
+        return self._guard(True, self.controller.rest)
+
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         return self._guard(({}, {}), self.controller.draft, plan)
 

@@ -1,5 +1,5 @@
-"""Steps of many sequences in which nothing is drafted and nobody looks whether something could be: the look takes about
-a microsecond for each sequence."""
+"""Steps in which nothing is drafted and nobody looks whether something could be: the look takes about a microsecond for
+each sequence, and a step that needs none can be launched sooner (scheduling/going_on.py)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from __future__ import annotations
 LEAST_SEQUENCES = 32
 # A text that begins to repeat itself waits so long for its first draft.
 STEPS = 8
+# Where no sequence may have a draft.
+FOR_EVER = 1 << 62
 
 
 class Rest:
     def __init__(self) -> None:
         self._left = 0
-        self._sequences = 0
         # Whether the last look found nothing to do.
         self._idle = False
 
@@ -21,9 +22,9 @@ class Rest:
         """Whether the running step has no look."""
         return self._left > 0
 
-    def goes_on(self, sequences: int) -> bool:
-        """Whether the step that begins needs no look. With another number of sequences it does."""
-        self._left = self._left - 1 if sequences == self._sequences else 0
+    def goes_on(self) -> bool:
+        """Whether the step that begins needs no look."""
+        self._left -= 1
         self._idle = True
         return self._left > 0
 
@@ -31,11 +32,12 @@ class Rest:
         """There is something to do."""
         self._idle = False
 
-    def begin(self, sequences: int) -> None:
-        """The look is over: rest, unless it found something or the rest goes on already."""
-        if self._idle and self._left <= 0 and sequences >= LEAST_SEQUENCES:
-            self._left, self._sequences = STEPS, sequences
+    def begin(self, sequences: int, drafting: bool) -> None:
+        """The look is over: rest, unless it found something or the rest goes on already. `drafting`: some of the
+        sequences may have drafts."""
+        if self._idle and self._left <= 0 and (sequences >= LEAST_SEQUENCES or not drafting):
+            self._left = STEPS if drafting else FOR_EVER
 
     def end(self) -> None:
-        """A sequence has left: one that comes in its place is new."""
+        """Another sequence has come."""
         self._left = 0

@@ -28,7 +28,10 @@ PATIENCE = 20.0  # seconds
 class World:
     """An engine over the mock and drafts of the mock's cycle; deliveries lie here until the test takes them."""
 
-    def __init__(self, runner: Any = None, *, eager: bool = True, drafting: bool = False, **limits: Any) -> None:
+    def __init__(
+        self, runner: Any = None, *, eager: bool = True, drafting: bool = False, rests: bool = True, **limits: Any
+    ) -> None:
+        """`rests`: no step needs drafts."""
         self.runner = runner or MockRunner(Profile())
         limits = {"method": "ngram" if drafting else "naive", **limits}
         self.scheduler = Scheduler(limits_of(self.runner.facts, **limits))
@@ -41,6 +44,7 @@ class World:
         self.changed = threading.Condition()
         self.eager = eager
         self.drafting = drafting
+        self.rests = rests and not drafting
         self.closed = False
         self.told = self.told_unheard = 0
         self.engine = Engine(
@@ -67,6 +71,9 @@ class World:
             self.engine.answers.taken()
 
     # As the guarded controller ---------------------------------------------------------------------------
+
+    def rest(self) -> bool:
+        return self.rests
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, int]]:
         self.calls.append("draft")
@@ -141,7 +148,7 @@ class TellingRunner(MockRunner):
 
 def test_a_steps_tokens_go_out_while_the_next_one_runs_and_the_last_ones_at_once() -> None:
     runner = TellingRunner()
-    world = World(runner)
+    world = World(runner, rests=False)
     runner.calls = world.calls
     world.engine.post(Arrived(request(max_tokens=3), 1))
     runner.go.set()
@@ -150,6 +157,38 @@ def test_a_steps_tokens_go_out_while_the_next_one_runs_and_the_last_ones_at_once
     step = ["draft", "launch", "emit", "learn", "ask ahead", "finish", "commit"]
     first = [call for call in step if call not in ("emit", "learn")]
     assert world.calls == [*first, *step, *step, "forget", "emit", "learn"]
+
+
+def test_where_nothing_is_drafted_a_step_is_launched_before_the_last_one_is_committed() -> None:
+    runner = TellingRunner()
+    world = World(runner)
+    runner.calls = world.calls
+    world.engine.post(Arrived(request(max_tokens=3), 1))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    prompt = ["draft", "launch", "ask ahead", "finish"]
+    planned = ["commit", "draft", "launch", "emit", "learn", "ask ahead", "finish"]
+    goes_on = ["launch", "commit", "emit", "learn", "ask ahead", "finish"]
+    assert world.calls == [*prompt, *planned, *goes_on, "commit", "forget", "emit", "learn"]
+
+
+def test_where_nothing_is_drafted_texts_are_those_of_planned_steps_and_mail_is_heard() -> None:
+    def texts(rests: bool) -> list[list[int]]:
+        runner = TellingRunner(Profile(acceptance=0.5, eos_every=40))
+        world = World(runner, rests=rests)
+        for sequence_id in range(1, 9):
+            world.engine.post(Arrived(request([100 + sequence_id], max_tokens=20 * sequence_id), sequence_id))
+        runner.go.set()
+        world.until(lambda: bool(world.ids(8)))
+        world.engine.post(Arrived(request([110], max_tokens=30), 9))
+        world.engine.post(Cancelled(7))
+        world.until(lambda: len({end.sequence_id for end in world.ends()} - {7}) == 8)
+        world.stop()
+        world.scheduler.check_idle()
+        return [world.ids(sequence_id) for sequence_id in (1, 2, 3, 4, 5, 6, 8, 9)]
+
+    assert texts(True) == texts(False)
 
 
 def test_the_answers_of_a_step_are_delivered_in_one_call() -> None:

@@ -75,6 +75,8 @@ class World:
             )
         )
         self.context = self.scheduler.max_length
+        # Without drafts: steps are launched before the last result is taken.
+        self.plain = chance.random() < 0.3
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
@@ -139,15 +141,21 @@ class World:
         chance, scheduler = self.chance, self.scheduler
         plan = scheduler.schedule()
         sequences = [item.sequence for item in plan.items]
-        drafts = {each.sequence_id: self.guess(each) for each in sequences if chance.random() < 0.9}
-        work = scheduler.place(drafts, {each.sequence_id: DraftBudget(3) for each in sequences})
+        drafting = [] if self.plain else sequences
+        drafts = {each.sequence_id: self.guess(each) for each in drafting if chance.random() < 0.9}
+        work = scheduler.place(drafts, {each.sequence_id: DraftBudget(3) for each in drafting})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
         assert sum(item.unverified for item in work.items) <= SCORED_ROWS + len(work.items)
         for item, sequence in zip(work.items, sequences, strict=True):
             assert possible(item.draft.tokens, item.draft.parents)
             assert not item.draft.tokens or sequence.wants_draft
         self.runner.launch(work)
-        self.hear(scheduler.handle(StepDone(self.runner.finish())))
+        result = self.runner.finish()
+        while self.plain and chance.random() < 0.9 and (following := scheduler.go_on(result)) is not None:
+            self.runner.launch(following)
+            self.hear(scheduler.handle(StepDone(result)))
+            result = self.runner.finish()
+        self.hear(scheduler.handle(StepDone(result)))
 
     def guess(self, sequence: Sequence) -> Draft:
         """Right for a while, then wrong; for any sequence, of any length, with branches or without."""
