@@ -255,15 +255,17 @@ class Planner:
             start = sequence.computed
             sequence_id, end = sequence.sequence_id, start + item.count
             draft = drafts.get(sequence_id, NO_DRAFT) if item.drafts else NO_DRAFT
-            if draft.tokens:
-                draft = tree.cut(draft, rows)
-                if draft.parents:
-                    draft, taken = tree.fitting(draft, start, self.limits.page_tokens, branch_pages)
-                    branch_pages -= taken
+            if draft.parents:
+                draft, taken = tree.fitting(tree.cut(draft, rows), start, self.limits.page_tokens, branch_pages)
+                branch_pages -= taken
                 reach = min(tree.reach(draft), sequence.longest_draft)
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
-                rows -= len(draft.tokens)
-                self._drafted += len(draft.tokens)
+            elif draft.tokens:
+                reach = min(len(draft.tokens), rows, sequence.longest_draft)
+                draft = tree.cut(draft, self._room_for(sequence, end, reach))
+            drafted = len(draft.tokens)
+            rows -= drafted
+            self._drafted += drafted
             budget, floor = budgets.get(sequence_id, NO_BUDGET) if budgets else NO_BUDGET
             if budget:
                 # After the draft and the token behind it.

@@ -89,13 +89,13 @@ class Acceptance:
         """Tokens to ask for while a step waits: each of them takes time. The rest is asked for ahead."""
         return max(SHORTEST_WAITED, int(MARGIN * self.longest) + 1)
 
-    def chances(self, prepared: Prepared) -> list[float]:
-        """By token of a draft: how often it is accepted if all before it are."""
+    def chances(self, prepared: Prepared, begin: int = 0, end: int | None = None) -> list[float]:
+        """By token of a draft, or of a part of it: how often it is accepted if all before it are."""
         if not prepared.sources:
             values = self._rates_of(prepared, 0).values
-            return [values[bucket] for bucket in prepared.buckets]
+            return [values[bucket] for bucket in prepared.buckets[begin:end]]
         values_of = {source: self._rates_from(source).values for source in set(prepared.sources)}
-        pairs = zip(prepared.sources, prepared.buckets, strict=True)
+        pairs = zip(prepared.sources[begin:end], prepared.buckets[begin:end], strict=True)
         return [values_of[source][bucket] for source, bucket in pairs]
 
     def learn(self, prepared: Prepared, right: list[int], wrong: list[int]) -> None:

@@ -26,7 +26,7 @@ from services.worker.running.work import DraftBudget, Drafted, Result, SequenceW
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
-from services.worker.speculation.acceptance import AcceptanceTable, buckets_of
+from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
 from services.worker.speculation.benefit import upper_of_all
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
@@ -80,6 +80,8 @@ class Controller:
         self._making = 0.0
         # Whether text drafts were asked for while the worker's head drafted.
         self._asked_beside = False
+        # What texts said of chains, not yet learned: no place of theirs changes.
+        self._compared: list[tuple[Acceptance, Prepared, tuple[list[int], list[int]]]] = []
         # Costs of the running step, and the weighed drafts that it verifies, until they are counted.
         self._costs = Costs(0, True, [])
         self._chosen: list[tuple[str, Prepared, list[int], list[float]]] = []
@@ -330,6 +332,9 @@ class Controller:
 
     def learn(self, work: Work, result: Result, size: Size) -> None:
         """What the step cost, and what came of its drafts. Called behind `commit`, perhaps while the next step runs."""
+        for acceptance, prepared, compared in self._compared:
+            acceptance.learn(prepared, *compared)
+        self._compared.clear()
         for item, verdict in zip(work.items, result.verdicts, strict=True):
             if item.draft.tokens and verdict is not None and verdict.tokens:
                 self.counts.verified(item.draft, verdict.accepted)
@@ -369,13 +374,17 @@ class Controller:
             known.all_accepted = accepted >= len(first)
         if prepared is None:
             return
-        compared = prepared.compared(verdict.tokens)
+        path = prepared.path(verdict.tokens)
+        compared = prepared.compared(verdict.tokens, path)
         if known.acceptance is not None:
             if drafted.tokens:
-                taken = prepared.of_text(prepared.path(verdict.tokens)[:accepted])
+                taken = prepared.of_text(path[:accepted])
                 prepared.brought += taken * self._costs.token_seconds - prepared.cost
-            known.acceptance.learn(prepared, *compared)
-        goes_on = prepared.follow(verdict.tokens)
+            if prepared.parents:
+                known.acceptance.learn(prepared, *compared)
+            else:
+                self._compared.append((known.acceptance, prepared, compared))
+        goes_on = prepared.follow(verdict.tokens, path)
         self.counts.dropped += not goes_on and bool(compared[1])
         if not goes_on:
             self._drop(known)

@@ -53,14 +53,14 @@ class SpeculationCounts:
         return found
 
     def expected(self, name: str, prepared: Prepared, places: list[int], chances: list[float]) -> None:
-        """These tokens are to be verified."""
+        """These tokens are to be verified; `chances` as in Candidate."""
         if not places:
             return
         source = self.source(name)
         if not prepared.parents:
             begin, end = places[0], places[-1] + 1
             source.claimed += sum(cumulated(prepared.confidence[begin:end]))
-            source.expected += sum(cumulated(chances[begin:end]))
+            source.expected += sum(cumulated(chances[: len(places)]))
             return
         claims, measures = prepared.cumulated(prepared.confidence), prepared.cumulated(chances)
         source.claimed += sum(claims[place] for place in places)

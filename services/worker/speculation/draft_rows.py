@@ -16,8 +16,8 @@ FURTHER, FEW_ROWS = 2, 4
 
 
 class Candidate(NamedTuple):
-    """A prepared draft of which at most `longest` tokens can be verified; by token, how often it is accepted if all
-    before it are."""
+    """A prepared draft of which at most `longest` tokens can be verified. How often they are accepted if all before
+    them are: of a chain those that can be verified now, of a tree all."""
 
     prepared: Prepared
     chances: list[float]
@@ -79,8 +79,8 @@ def in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
     probability."""
     prepared, chances, longest = candidate
     if not prepared.parents:
-        end = min(prepared.at + longest, len(prepared.tokens))
-        return list(range(prepared.at, end)), cumulated(chances[prepared.at : end])
+        count = min(longest, len(chances))
+        return list(range(prepared.at, prepared.at + count)), cumulated(chances[:count])
     found = prepared.cumulated([1.0] * prepared.certain + chances[prepared.certain :])
     places = prepared.best(found, len(found), longest)
     return places, [found[place] for place in places]

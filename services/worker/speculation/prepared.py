@@ -14,7 +14,7 @@ from collections.abc import Sequence as Items
 from typing import Literal
 
 from services.api import draft_tree as tree
-from services.api.drafter import MAX_DRAFT_TOKENS, Draft
+from services.api.drafter import MAX_DRAFT_TOKENS, NOTHING, Draft
 
 LONGEST_SOURCE = 64
 # In `sources`. No name: a proposer chooses those of its own.
@@ -65,9 +65,8 @@ class Prepared:
         """The next tokens of a chain."""
         begin, end = self.at, min(self.at + count, len(self.tokens))
         probs = None if self.probs is None else self.probs[begin:end]
-        source = self._source_of(range(begin, end))
-        return Draft(self.tokens[begin:end], source, self.match_length, confidence=self.confidence[begin:end],
-                     probs=probs)  # fmt: skip
+        source = self._source_of(range(begin, end)) if self.sources else self.source
+        return Draft(self.tokens[begin:end], source, self.match_length, NOTHING, self.confidence[begin:end], probs)
 
     def branched(self, places: Items[int]) -> Draft:
         """A tree of the tokens at these places."""
@@ -110,16 +109,13 @@ class Prepared:
             found.append(rate if parent < 0 else found[parent] * rate)
         return found
 
-    def follow(self, tokens: list[int]) -> bool:
-        """The text continues with these tokens. Returns whether the draft agrees and has tokens left."""
-        if self.parents:
-            return self._follow_tree(tokens)
-        begin = self.at
-        self.at += _common(self.tokens[begin : begin + len(tokens)], tokens)
-        return self.at == begin + len(tokens) < len(self.tokens)
-
-    def _follow_tree(self, tokens: list[int]) -> bool:
-        path = tree.walk(self.tokens, self.parents, tokens)
+    def follow(self, tokens: list[int], path: Items[int] | None = None) -> bool:
+        """The text continues with these tokens, which agree with those on the path. Returns whether all of them do, and
+        there are tokens left."""
+        path = self.path(tokens) if path is None else path
+        if not self.parents:
+            self.at += len(path)
+            return len(path) == len(tokens) and self.at < len(self.tokens)
         if len(path) < len(tokens):
             return False
         if path:
@@ -141,10 +137,10 @@ class Prepared:
             return tree.walk(self.tokens, self.parents, tokens)
         return range(self.at, self.at + _common(self.tokens[self.at : self.at + len(tokens)], tokens))
 
-    def compared(self, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """The text continues with these tokens: the places of guessed tokens that were right, and of those that were
-        wrong, in a tree the siblings of the right ones."""
-        path = self.path(tokens)
+    def compared(self, tokens: list[int], path: Items[int] | None = None) -> tuple[list[int], list[int]]:
+        """As in `follow`: the places of guessed tokens that were right, and of those that were wrong, in a tree the
+        siblings of the right ones."""
+        path = self.path(tokens) if path is None else path
         if not self.parents:
             at = self.at + len(path)
             wrong = [at] if len(path) < len(tokens) and self.certain <= at < len(self.tokens) else []

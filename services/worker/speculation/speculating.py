@@ -61,7 +61,10 @@ class Speculating:
         return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
 
     def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
-        return Candidate(prepared, acceptance.chances(prepared), self.sequence.longest_draft)
+        longest = self.sequence.longest_draft
+        if prepared.parents:
+            return Candidate(prepared, acceptance.chances(prepared), longest)
+        return Candidate(prepared, acceptance.chances(prepared, prepared.at, prepared.at + max(0, longest)), longest)
 
     def merges(self, prepared: Prepared) -> bool:
         """Whether this draft and the one that it has become one tree: one of them of text, the other of the head."""
