@@ -53,7 +53,7 @@ class GoingOn:
 
     def next(self, verdicts: list[Verdict | None]) -> list[SequenceWork] | None:
         """None: plan it instead. Then this is of no use any more."""
-        tokens = [verdict.tokens for verdict in verdicts if verdict is not None]
+        tokens = [[] if verdict is None else verdict.tokens for verdict in verdicts]
         if set(map(len, tokens)) != {1}:
             return None
         self._step += 1

@@ -335,7 +335,9 @@ class Controller:
         for acceptance, prepared, compared in self._compared:
             acceptance.learn(prepared, *compared)
         self._compared.clear()
-        for item, verdict in zip(work.items, result.verdicts, strict=True):
+        # With one row each there are no drafts.
+        drafted = size.rows > len(work.items)
+        for item, verdict in zip(work.items, result.verdicts, strict=True) if drafted else ():
             if item.draft.tokens and verdict is not None and verdict.tokens:
                 self.counts.verified(item.draft, verdict.accepted)
         if result.seconds > 0:
@@ -343,7 +345,8 @@ class Controller:
             if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
                 self.cost_model.learn(*size, result.seconds)
             self._probes.passed(result.seconds)
-            self.counts.took(work.items, result, self.cost_model)
+            if drafted:
+                self.counts.took(work.items, result, self.cost_model)
 
     def ask_beside(self, work: Work) -> None:
         """The worker's head is about to draft: ask for text drafts of the same sequences now, and not when the
