@@ -6,12 +6,10 @@ The layer behind the last, which predicts a further token (num_nextn_predict_lay
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from models.config import Fields, yarn_magnitude
-from models.layers.dense import DenseSizes, decoder, layer_norms, mlp
-from models.layers.sparse import chosen, experts, router_linear
-from models.spec import ExpertRouter, Experts, LatentAttention, Layer, Linear, Network, Norm, Part
+from models.layers.dense import DenseSizes, layer_norms, mlp
+from models.layers.sparse import choose_experts, sparse_decoder
+from models.spec import LatentAttention, Layer, Linear, Network, Norm, Part
 
 # Of the norms within the attention, whatever rms_norm_eps says.
 _INNER_EPSILON = 1e-6
@@ -37,24 +35,6 @@ def _layer(fields: Fields, sizes: DenseSizes, name: str, *, sparse: bool) -> Lay
         before_mlp,
         choose_experts(fields, sizes, wide) if sparse else mlp(sizes.hidden, fields.count("intermediate_size"), wide),
     )
-
-
-def sparse_decoder(fields: Fields, sizes: DenseSizes, layer: Callable[[str, bool], Layer]) -> Network:
-    """A whole network; `layer` makes a layer of its name, with its point, and of whether it has experts."""
-    sparse = _is_sparse(fields, sizes.layers)
-    return decoder(fields, sizes, lambda index, name: layer(name, sparse[index]))
-
-
-def _is_sparse(fields: Fields, layers: int) -> list[bool]:
-    """Of each layer, whether it has experts: mlp_layer_types says it layer by layer, first_k_dense_replace where they
-    begin."""
-    if not fields.given("mlp_layer_types"):
-        first = fields.count("first_k_dense_replace", least=0)
-        return [index >= first for index in range(layers)]
-    kinds = fields.values["mlp_layer_types"]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
-        fields.refuse("mlp_layer_types", f"{layers} times dense or sparse")
-    return [kind == "sparse" for kind in kinds]
 
 
 def _refuse_what_is_not_computed(fields: Fields) -> None:
@@ -111,28 +91,3 @@ def _scale(fields: Fields, head_dim: int) -> float:
         return head_dim**-0.5
     magnitude = yarn_magnitude(section.number("factor"), section.number("mscale_all_dim", above=-1.0))
     return head_dim**-0.5 * magnitude**2
-
-
-def choose_experts(fields: Fields, sizes: DenseSizes, name: str) -> Experts:
-    """By the sigmoid of their scores, with a correction bias. `name` is that of the MLP, with its point."""
-    fields.refuse_unless("scoring_func", "sigmoid")
-    fields.refuse_unless("topk_method", "noaux_tc")
-    count = fields.count("n_routed_experts")
-    groups = fields.count("n_group", 1, limit=count)
-    if count % groups:
-        fields.refuse("n_group", f"a divisor of {count}")
-    top_groups = fields.count("topk_group", 1, limit=groups)
-    router = ExpertRouter(
-        linear=router_linear(sizes.hidden, count, name),
-        experts=count,
-        top_k=chosen(fields, "num_experts_per_tok", count // groups * top_groups),
-        scoring="sigmoid",
-        bias=f"{name}gate.e_score_correction_bias",
-        normalize=fields.flag("norm_topk_prob", True),
-        epsilon=1e-20,
-        scale=fields.number("routed_scaling_factor"),
-        groups=groups,
-        top_groups=top_groups,
-    )
-    shared = fields.count("n_shared_experts", 0, least=0)
-    return experts(router, fields.count("moe_intermediate_size"), name, shared=shared)

@@ -7,8 +7,8 @@ The layer behind the last, which predicts a further token (num_nextn_predict_lay
 from __future__ import annotations
 
 from models.config import Fields
-from models.deepseek_v3 import choose_experts, sparse_decoder
 from models.layers.dense import DenseSizes, attention, layer_norms, mlp, read_sizes
+from models.layers.sparse import choose_experts, sparse_decoder
 from models.spec import Layer, Network
 
 DEFAULTS = {"first_k_dense_replace": 1, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5}

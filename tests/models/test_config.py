@@ -44,6 +44,13 @@ def test_every_line_of_the_registry_names_a_function() -> None:
         assert callable(declaration(architecture))
 
 
+def test_a_family_is_a_short_file() -> None:
+    """What it needs more of is a part for all (models/layers/, models/spec.py) or a kernel."""
+    models = Path(__file__).parents[2]
+    files = {models / f"{place.partition(':')[0].replace('.', '/')}.py" for place in FAMILIES.values()}
+    assert [file.name for file in files if len(file.read_text().splitlines()) > 120] == []
+
+
 def test_the_page_of_models_names_all_that_is_read() -> None:
     page = (Path(__file__).parents[2] / "docs" / "use" / "models.md").read_text()
     encodings = [encoding.name for encoding in ENCODINGS.values()]
