@@ -11,11 +11,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from models.config import read_network
+from models.config import Fields, network_of, read_network
 from models.errors import ModelError
+from models.folder import check_folder, read_json
 from models.folder_headers import FolderHeaders
+from models.hub import fetch_config
 from models.parameters import parameter_count
-from models.sources import check_folder, read_json
+from models.quantized.registry import format_of
 from models.spec import Attention, ExpertRouter, LatentAttention, Linear, Network, Norm
 
 
@@ -46,6 +48,25 @@ def check_model(folder: Path) -> Checked:
         files=len(set(headers.file_of.values())),
         headers=headers,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What config.json says of a model that isn't here."""
+
+    architecture: str
+    network: Network
+    format: str
+
+
+def check_described(name: str, cache: Path) -> Described:
+    """Of a hub id: reads config.json alone. Raises `ModelError` that names what isn't computed."""
+    values = read_json(fetch_config(name, cache))
+    try:
+        network, form = network_of(Fields(values)), format_of(values)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error.what}", error.fix) from error
+    return Described(values["architectures"][0], network, form.told)  # type: ignore[index]
 
 
 def check_parts(declared: Any, headers: FolderHeaders, elsewhere: Collection[str] = ()) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from models.errors import ModelError
+from models.folder import read_json
 from models.registry import FAMILIES, LACKING, TEXT_PARTS, WITH_IMAGES, declaration
-from models.sources import ModelError, read_json
 from models.spec import Network, Rope, RopeScaling
 
 _MAX_DIMENSION = 1 << 20

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from models.errors import ModelError
+from models.folder import read_json, weight_files
 from models.quantized.format import FLOATS, Format, Layout, Matrix, WantedFormat
 from models.quantized.registry import format_of
-from models.sources import read_json, weight_files
 from models.spec import Cut, Linear, Part
 from models.stacks import stacked_layout
 from models.tensor_headers import TensorHeader, read_headers

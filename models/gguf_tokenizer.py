@@ -24,22 +24,22 @@ _LLAMA3_SPLIT = (
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
-def _byte_level(use_regex: bool) -> dict[str, Any]:
+def byte_level(use_regex: bool) -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
 
 
-def _split(pattern: str) -> dict[str, Any]:
+def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 # tokenizer.ggml.pre -> how text is cut before merging. All of them end in bytes.
 _PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
-    "gpt-2": [_byte_level(True)],
-    "default": [_byte_level(True)],
-    "smollm": [{"type": "Digits", "individual_digits": True}, _byte_level(True)],
-    "llama-bpe": [_split(_LLAMA3_SPLIT), _byte_level(False)],
-    "llama3": [_split(_LLAMA3_SPLIT), _byte_level(False)],
-    "qwen2": [_split(_QWEN2_SPLIT), _byte_level(False)],
+    "gpt-2": [byte_level(True)],
+    "default": [byte_level(True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
+    "llama-bpe": [split(_LLAMA3_SPLIT), byte_level(False)],
+    "llama3": [split(_LLAMA3_SPLIT), byte_level(False)],
+    "qwen2": [split(_QWEN2_SPLIT), byte_level(False)],
 }
 # Whose text is composed (é as one character) before anything else.
 _COMPOSED = ("qwen2",)
@@ -77,9 +77,9 @@ def _byte_pairs(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, Any]:
         "normalizer": {"type": "NFC"} if pre in _COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS[pre]},
         "post_processor": _begin_with(list(vocabulary), entries, by_default=False),
-        "decoder": {**_byte_level(True), "add_prefix_space": True},
+        "decoder": {**byte_level(True), "add_prefix_space": True},
         # Llama 3 keeps whole words of the vocabulary that its merges cannot reach.
-        "model": _bpe(vocabulary, merges, ignore_merges=pre in ("llama-bpe", "llama3")),
+        "model": bpe(vocabulary, merges, ignore_merges=pre in ("llama-bpe", "llama3")),
     }
 
 
@@ -103,7 +103,7 @@ def _sentence_pieces(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, An
             "type": "Sequence",
             "decoders": [restore, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
         },
-        "model": _bpe(
+        "model": bpe(
             vocabulary,
             _merges_by_score(gguf, vocabulary, scores, kinds),
             unk_token=unknown,
@@ -135,7 +135,7 @@ def _merges_by_score(
 _MODELS = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
 
 
-def _bpe(vocabulary: dict[str, int], merges: list[list[str]], **changes: Any) -> dict[str, Any]:
+def bpe(vocabulary: dict[str, int], merges: list[list[str]], **changes: Any) -> dict[str, Any]:
     return {
         "type": "BPE",
         "dropout": None,

@@ -25,15 +25,27 @@ FAMILIES: dict[str, str] = {
 }
 
 # Models that see images, too: their text part, text_config, is one of these families, by its model_type.
-WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration")
+WITH_IMAGES = (
+    "Gemma3ForConditionalGeneration", "KimiK25ForConditionalGeneration", "Mistral3ForConditionalGeneration",
+)  # fmt: skip
 TEXT_PARTS: dict[str, str] = {
+    "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
+    "kimi_k2": "DeepseekV3ForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
 }
 
 # Families that people ask for -> what of them isn't computed.
 LACKING: dict[str, str] = {
+    "DeepseekV32ForCausalLM": "DeepSeek-V3.2's sparse attention",
+    "Gemma2ForCausalLM": "Gemma 2's softcapping",
+    "GlmMoeDsaForCausalLM": "GLM-5's sparse attention",
+    "KimiLinearForCausalLM": "Kimi Linear's linear attention",
+    "Llama4ForConditionalGeneration": "Llama 4's chunked attention",
+    "MambaForCausalLM": "Mamba's state-space recurrence",
+    "MiniMaxM1ForCausalLM": "MiniMax M1's linear attention",
+    "NemotronHForCausalLM": "Nemotron-H's state-space recurrence",
     "Qwen3NextForCausalLM": "Qwen3-Next's linear attention",
     "Qwen3_5ForConditionalGeneration": "Qwen3.5's linear attention",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3.5's linear attention",

