@@ -75,7 +75,7 @@ class Bfloat(ir.Type):
 
 V_F32, V_I32, V_I16, V_I8, V_I1 = (ir.VectorType(t, LANES) for t in (F32, I32, I16, I8, I1))
 _V_BF = ir.VectorType(Bfloat(), 2 * LANES)
-_V_PAIRS, _V_HALF_I32 = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, LANES // 2)
+V_PAIRS, _V_HALF_I32 = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, LANES // 2)
 
 
 # Emission ------------------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ def dot_byte_quads(builder: Any, sums: Any, a: Any, b: Any, native: bool) -> Any
 def _dot_byte_quads_in_pairs(builder: Any, sums: Any, a: Any, b: Any) -> Any:
     """The same: bytes 0 and 2 of a quad as 16 bits each, then 1 and 3. (An instruction that takes bytes would saturate:
     two products have up to 17 bits.)"""
-    a, b = builder.bitcast(a, _V_PAIRS), builder.bitcast(b, _V_PAIRS)
-    eight = constant(_V_PAIRS, 8)
-    first = builder.and_(a, constant(_V_PAIRS, 0xFF)), builder.ashr(builder.shl(b, eight), eight)
+    a, b = builder.bitcast(a, V_PAIRS), builder.bitcast(b, V_PAIRS)
+    eight = constant(V_PAIRS, 8)
+    first = builder.and_(a, constant(V_PAIRS, 0xFF)), builder.ashr(builder.shl(b, eight), eight)
     second = builder.lshr(a, eight), builder.ashr(b, eight)
     for x, w in (first, second):
         sums = builder.add(sums, _pair_sums(builder, x, w))
@@ -163,7 +163,7 @@ def _pair_sums(builder: Any, a: Any, b: Any) -> Any:
     parts = []
     for begin in (0, LANES):
         lanes = ir.Constant(V_I32, [I32(begin + lane) for lane in range(LANES)])
-        halves = [builder.shuffle_vector(each, ir.Constant(_V_PAIRS, ir.Undefined), lanes) for each in (a, b)]
+        halves = [builder.shuffle_vector(each, ir.Constant(V_PAIRS, ir.Undefined), lanes) for each in (a, b)]
         parts.append(call(builder, "llvm.x86.avx2.pmadd.wd", _V_HALF_I32, halves))
     return builder.shuffle_vector(*parts, ir.Constant(V_I32, [I32(lane) for lane in range(LANES)]))
 

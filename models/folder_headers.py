@@ -13,7 +13,7 @@ from models.folder import read_json, weight_files
 from models.quantized.format import FLOATS, Format, Layout, Matrix, WantedFormat
 from models.quantized.registry import format_of
 from models.spec import Cut, Linear, Part
-from models.stacks import stacked_layout
+from models.stacks import coded_stack_bytes, stacked_layout
 from models.tensor_headers import TensorHeader, read_headers
 
 _OF_A_DECODER = {"embed_tokens.weight", "layers.0.input_layernorm.weight", "norm.weight"}
@@ -87,7 +87,9 @@ class FolderHeaders:
         total, ways = 0, set()
         for part in linear.parts:
             if part.stack is not None:
-                return 0
+                total += coded_stack_bytes(part, part.stack, linear, self.tensors)
+                ways.add(("stack",))
+                continue
             matrix = whole_of(part, linear)
             is_quantised, layout = self.layout(matrix)
             if not is_quantised:

@@ -39,16 +39,24 @@ class Kept:
     linear: Callable[[Linear], int]
 
 
-def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool) -> Kept:
-    """Of an executor that computes in `dtype`; `codes_stay`: whether it multiplies the folder's own codes."""
+def stacks_stay(executor: str, dtype: str) -> bool:
+    """Whether an executor multiplies experts in mxfp4 as they are stored."""
+    return executor == "compiled" and dtype == "bfloat16"
+
+
+def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool, stacks_stay: bool = False) -> Kept:
+    """Of an executor that computes in `dtype`; `codes_stay`: whether it multiplies the folder's own codes, of a linear
+    or (`stacks_stay`) of experts in one tensor."""
     linear_number, number = LINEAR_BYTES[dtype], NUMBER_BYTES[dtype]
 
     def linear(one: Linear) -> int:
-        coded = stored.coded_bytes(one) if codes_stay and dtype != "int8" else 0
+        stacked = any(part.stack for part in one.parts)
+        stays = stacks_stay if stacked else codes_stay and dtype != "int8"
+        coded = stored.coded_bytes(one) if stays else 0
         # int8 has a scale for each output.
         scales = FLOAT32 * one.outputs if dtype == "int8" else 0
         # Biases of experts aren't rounded.
-        bias_number = FLOAT32 if any(part.stack for part in one.parts) else number
+        bias_number = FLOAT32 if stacked else number
         return (coded or numbers_of(one) * linear_number + scales) + (one.outputs * bias_number if one.bias else 0)
 
     return Kept(stored.number_bytes(network.embedding), number if codes_stay else linear_number, linear)

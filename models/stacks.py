@@ -5,8 +5,7 @@
     NAME_scales   [experts, outputs, inputs / 32] bytes       of a block of 32 inputs: an exponent of two, plus 127
     NAME_bias     [experts, outputs]
 
-Outputs of several parts may stand in turns: gate, up, gate, up. mxfp4 is made dense, without loss in bfloat16. No torch
-until values are read.
+Outputs of several parts may stand in turns: gate, up, gate, up. No torch until values are read.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
-from models.quantized.format import FLOATS, Layout, Matrix, WantedFormat
+from models.quantized.format import FLOATS, Layout, WantedFormat
 from models.spec import Linear, Part, Stack
 
 if TYPE_CHECKING:
     import torch
 
+    from models.quantized.stored import StoredPart
+
 BLOCK = 32
-# The numbers that codes 0 to 7 stand for; those of 8 to 15 are the same below zero.
-_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def stacked_layout(part: Part, stack: Stack, linear: Linear, names: Collection[str]) -> Layout:
@@ -44,32 +43,32 @@ def stacked_layout(part: Part, stack: Stack, linear: Linear, names: Collection[s
     return layout
 
 
-def stacked_weight(
-    part: Part, stack: Stack, layout: Layout, read: Callable[..., torch.Tensor]
-) -> torch.Tensor:  # [outputs, inputs]
-    """`read` gives a slice of a tensor's first axis, by its name."""
+def coded_stack_bytes(part: Part, stack: Stack, linear: Linear, names: Collection[str]) -> int:
+    """Of codes and scales; 0: it is in floats."""
+    numbers = part.outputs * linear.inputs
+    return numbers // 2 + numbers // BLOCK if f"{stack.name}_blocks" in names else 0
+
+
+def stacked_part(part: Part, stack: Stack, layout: Layout, read: Callable[..., torch.Tensor]) -> StoredPart:
+    """`read` gives a slice of a tensor's first axis, by its name. Raises `ModelError`."""
+    from models.quantized.stored import StoredPart
 
     def one(key: str) -> Any:
         return read(layout[key].name, slice(stack.index, stack.index + 1))[0]
 
     rows = slice(stack.first, None, stack.step)
     if "values" in layout:
-        return one("values").T[rows].contiguous()
-    return _dense(Matrix(part.name, part.outputs, 0), one("blocks")[rows], one("scales")[rows])
+        values = one("values").T[rows].contiguous()
+        return StoredPart(part.name, "plain", part.outputs, values.shape[1], values)
+    codes, scales = one("blocks")[rows].flatten(1), one("scales")[rows]
+    if bool((scales == 255).any()):
+        what = f"tensor {layout['scales'].name} has a value that is not finite"
+        raise ModelError(what, "fetch the folder again")
+    inputs = 2 * codes.shape[1]
+    return StoredPart(part.name, "mxfp4", part.outputs, inputs, codes, scales, group_size=BLOCK)
 
 
 def stacked_bias(stack: Stack, read: Callable[..., torch.Tensor]) -> torch.Tensor:
     bias = read(f"{stack.name}_bias", slice(stack.index, stack.index + 1))[0]
     return bias[stack.first :: stack.step]
 
-
-def _dense(matrix: Matrix, blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """[outputs, groups, 16] and [outputs, groups] -> [outputs, inputs] bfloat16."""
-    import torch
-
-    from models.quantized.codes import finite
-
-    numbers = torch.tensor([*_NUMBERS, *(-number for number in _NUMBERS)])
-    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(2)  # [outputs, groups, 32]
-    factors = finite(matrix, "scales", torch.exp2(scales.float() - 127))
-    return (numbers[codes.long()] * factors[..., None]).flatten(1).to(torch.bfloat16)

@@ -21,7 +21,7 @@ from models.folder_headers import OTHER_MODEL, FolderHeaders, of_axis, whole_of
 from models.quantized.format import FLOATS, WantedFormat
 from models.quantized.share import read_share
 from models.quantized.stored import StoredLinear, StoredPart
-from models.stacks import stacked_bias, stacked_layout, stacked_weight
+from models.stacks import stacked_bias, stacked_layout, stacked_part
 
 
 class Weights:
@@ -104,8 +104,7 @@ class Weights:
         layout = stacked_layout(part, stack, linear, self._headers.tensors)
         for wanted in layout.values():
             self._headers.check(wanted)
-        values = stacked_weight(part, stack, layout, self._values)
-        return StoredPart(part.name, "plain", part.outputs, linear.inputs, values)
+        return stacked_part(part, stack, layout, self._values)
 
     def _bias(self, part: spec.Part) -> torch.Tensor:
         if part.stack is not None:

@@ -1,4 +1,5 @@
-"""y = x · Wᵀ (+ b) as an op of the CPU program (kernels/cpu_program.py), in bfloat16, float32 or int8.
+"""y = x · Wᵀ (+ b) as an op of the CPU program (kernels/cpu_program.py), in bfloat16, float32 or int8, and in bfloat16
+with weights in mxfp4, which gives the bits of the same weights in bfloat16.
 
 A chunk is a few blocks of 32 outputs for all rows. Rows go through in tiles of up to 8: their sums stay in
 registers while the block streams by (kernels/linear/tiles.py), then an ending turns them into outputs: stored,
@@ -24,8 +25,8 @@ import torch
 from kernels import cpu_vectors as v
 from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
 from kernels.linear import tiles
-from kernels.linear.packing import PER_WORD, PackedWeight, blocks_of_a_chunk
-from kernels.linear.tiles import BLOCK, LANES, STEP_BYTES, WIDE_ROWS
+from kernels.linear.packing import PER_STEP, PackedWeight, blocks_of_a_chunk
+from kernels.linear.tiles import BLOCK, LANES, WIDE_ROWS
 
 # What becomes of the sums: stored, added, or with a gated weight f(gate) · up.
 STORE, ADD, GATE = "store", "add", "gate"
@@ -47,8 +48,8 @@ _GELU_SLOPE, _GELU_CUBE = np.float32(2 * math.sqrt(2 / math.pi)), np.float32(0.0
 (
     X, X_STRIDE, X_SCALES, WEIGHT, STARTS, SCALES, BIAS, STEPS, TAIL_BYTES, BLOCKS, PER_CHUNK, CHUNKS, OUTPUTS, OUT,
     OUT_STRIDE, ENDING, ROWS_AT, ROWS_AT_ONCE, THREADS, NEXT, EXPERTS, PLACES, CHOSEN, TOP_K, X_GROUP, OUT_GROUP,
-    ACTIVATION, LIMIT, _WORDS,
-) = range(29)  # fmt: skip
+    ACTIVATION, LIMIT, BLOCK_BYTES, _WORDS,
+) = range(30)  # fmt: skip
 
 # So many tiles that pass a block at once are faster than fewer that pass it twice.
 _FEW_TILES = 3
@@ -86,7 +87,7 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
     for row in range(count):
         v.store_ints(sums, row * BLOCK, low)
         v.store_ints(sums, row * BLOCK + LANES, high)
-    weight = v.word(args, WEIGHT) + block * steps * STEP_BYTES
+    weight = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES)
     whole = steps
     if tail > 0:
         whole -= 1
@@ -98,7 +99,7 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
                 break
             words, between, count_of_steps = _tails(), of_row, 1
             _tail_words(x + whole * of_row, stride, count, tail, words, of_row)
-            weight += whole * STEP_BYTES
+            weight += whole * tiles.weight_bytes(variant)
         tiles.tile(variant, count, words, between, weight, count_of_steps, sums, ahead, share)
 
 
@@ -182,7 +183,7 @@ def _ahead(args, step, chunk, block, last, is_one_tile):
     """The block that this thread will probably want next: of its chunk, of the chunk that it will claim, or of the
     program's next linear. Of experts with a few rows each nothing: memory is busy, and has shorter ways to go in
     order (21 GB/s with the next expert's block asked for, 27 without; with 16 rows each it is 10 % faster with)."""
-    size = v.word(args, STEPS) * STEP_BYTES
+    size = v.word(args, BLOCK_BYTES)
     weight, blocks = v.word(args, WEIGHT), v.word(args, BLOCKS)
     if block + 1 < last:
         return weight + (block + 1) * size
@@ -213,7 +214,7 @@ def _run(args, step, chunk, variant):
     last = expert * blocks + min(part * size + size, blocks)
     x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
     x += expert * v.word(args, X_GROUP)
-    block_bytes = v.word(args, STEPS) * STEP_BYTES
+    block_bytes, of_step = v.word(args, BLOCK_BYTES), tiles.weight_bytes(variant)
     sums = _sums()
     while first_row < end_row:
         rows = min(at_once, end_row - first_row)
@@ -222,7 +223,7 @@ def _run(args, step, chunk, variant):
         count_of_tiles = (rows + fitting - 1) // fitting
         for block in range(first, last):
             # Each tile asks for its share of the next block.
-            ahead, share = _ahead(args, step, chunk, block, last, count_of_tiles == 1), STEP_BYTES // count_of_tiles
+            ahead, share = _ahead(args, step, chunk, block, last, count_of_tiles == 1), of_step // count_of_tiles
             row = 0
             for left in range(count_of_tiles, 0, -1):
                 count = (rows - row + left - 1) // left
@@ -254,6 +255,16 @@ def linear_bfloat16_float32(args, step, chunk, thread):
 
 
 @op
+def linear_mxfp4(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.mxfp4_wide())
+
+
+@op
+def linear_mxfp4_float32(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.mxfp4_float32())
+
+
+@op
 def linear_int8(args, step, chunk, thread):
     _run(args, step, chunk, tiles.int8_wide())
 
@@ -271,13 +282,14 @@ def linear_chunks(args, step):
 _RUNS: dict[str, tuple[bool, Native, Native]] = {
     "float32": (v.HAS_WIDE, linear_float32, linear_float32_narrow),
     "bfloat16": (v.HAS_BFLOAT16_DOT, linear_bfloat16, linear_bfloat16_float32),
+    "mxfp4": (v.HAS_BFLOAT16_DOT, linear_mxfp4, linear_mxfp4_float32),
     "int8": (v.HAS_BYTE_DOT, linear_int8, linear_int8_narrow),
 }
 
 
 def path(kind: str) -> str:
     """What runs a kind on this CPU, in a word."""
-    wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "int8": "avx512_vnni"}
+    wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "mxfp4": "avx512_bf16", "int8": "avx512_vnni"}
     return wide[kind] if _RUNS[kind][0] else "portable"
 
 
@@ -286,7 +298,7 @@ def input_dtype(kind: str, portable: bool = False) -> torch.dtype:
     of the conversions are gone, and nothing is rounded between ops."""
     if kind == "int8":
         return torch.uint8
-    return torch.bfloat16 if kind == "bfloat16" and v.HAS_BFLOAT16_DOT and not portable else torch.float32
+    return torch.bfloat16 if kind != "float32" and v.HAS_BFLOAT16_DOT and not portable else torch.float32
 
 
 # Ops -------------------------------------------------------------------------------------------------------
@@ -339,7 +351,7 @@ def linear(
     words[SCALES] = 0 if weight.scales is None else weight.scales.data_ptr()
     words[BIAS] = 0 if weight.bias is None else weight.bias.data_ptr()
     words[STEPS] = weight.steps
-    words[TAIL_BYTES] = weight.inputs % PER_WORD[weight.kind] * input_dtype(weight.kind, portable).itemsize
+    words[TAIL_BYTES] = weight.inputs % PER_STEP[weight.kind] * input_dtype(weight.kind, portable).itemsize
     words[BLOCKS], words[PER_CHUNK] = weight.blocks, per_chunk
     words[CHUNKS] = -(-weight.blocks // per_chunk)
     words[OUTPUTS], words[OUT], words[OUT_STRIDE] = weight.outputs, out.address, out.stride
@@ -350,6 +362,7 @@ def linear(
     if places is not None:
         words[PLACES], words[CHOSEN], words[TOP_K] = places.starts, places.chosen, places.top_k
     words[X_GROUP], words[OUT_GROUP] = x.group, out.group
+    words[BLOCK_BYTES] = weight.block_bytes
     words[ACTIVATION], words[LIMIT] = _ACTIVATIONS[activation], v.bits_of_float(limit)
     native, run, narrow = _RUNS[weight.kind]
     return Op(run if native and not portable else narrow, linear_chunks, words, (weight,))

@@ -5,6 +5,9 @@
 One block is one sequential stream. What is missing to whole blocks and words is zeros. Of a gated linear (gate
 rows above up rows) a block holds 16 gates and the 16 ups they are multiplied with.
 
+mxfp4: codes of 4 bits, two a byte, that of the even input low, and of 32 inputs a scale, 2 to the power of a byte less
+127. A step has 32 inputs: the scales of 32 outputs, then [16 pairs of inputs, 32 outputs] bytes of codes.
+
 int8: w ≈ q · scale with a scale an output, scale = max|w| / 127. Inputs come as bytes x + 128, so every sum is 128 ·
 Σq too big, and begins at minus that.
 """
@@ -17,10 +20,12 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.linear.tiles import BLOCK
+from kernels.linear.tiles import BLOCK, CODED_STEP_BYTES, CODED_WORDS, STEP_BYTES
 
-# Inputs in one 32-bit word.
-PER_WORD = {"float32": 1, "bfloat16": 2, "int8": 4}
+# Inputs in one step: of a 32-bit word, or of a block of codes.
+PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4, "mxfp4": 2 * CODED_WORDS}
+# Scales of mxfp4 whose numbers and their halves are ordinary ones in bfloat16.
+ORDINARY = range(2, 253)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ALIGNMENT = 4096
 _HUGE_PAGE = 2 << 20
@@ -61,15 +66,15 @@ class PackedWeight:
     inputs: int
     gated: bool
     blocks: int  # of an expert
-    steps: int  # words of a row, the last one perhaps not whole
-    weight: torch.Tensor  # [experts · blocks, steps, 32, p]
+    steps: int  # of a row, the last one perhaps not whole
+    weight: torch.Tensor  # [experts · blocks, steps, 32, p], or bytes [experts · blocks, steps, 544]
     starts: torch.Tensor  # [experts · blocks · 32] of 4 bytes: what the sums begin at
     scales: torch.Tensor | None  # [experts · blocks · 32] float32
     bias: torch.Tensor | None  # [experts · blocks · 32] float32
 
     @property
     def block_bytes(self) -> int:
-        return self.steps * BLOCK * 4
+        return self.steps * (CODED_STEP_BYTES if self.kind == "mxfp4" else STEP_BYTES)
 
 
 def pack(
@@ -86,7 +91,7 @@ def pack(
     rows, inputs = weights[0].shape
     outputs = rows // 2 if gated else rows
     blocks = -(-outputs // (BLOCK // 2 if gated else BLOCK))
-    per = PER_WORD[kind]
+    per = PER_STEP[kind]
     steps = -(-inputs // per)
     room = (memory or PackedMemory()).take(len(weights) * blocks * steps * BLOCK * 4)
     packed = room.view(_DTYPES[kind]).view(len(weights), blocks, steps, BLOCK, per)
@@ -104,6 +109,32 @@ def pack(
     return PackedWeight(
         kind=kind, experts=len(weights), outputs=outputs, inputs=inputs, gated=gated, blocks=blocks, steps=steps,
         weight=packed.flatten(0, 1), starts=starts.flatten(), scales=torch.cat(columns) if columns else None,
+        bias=None if bias is None else _bias_in_blocks(bias, gated, blocks),
+    )  # fmt: skip
+
+
+def pack_mxfp4(
+    codes: Sequence[torch.Tensor],
+    scales: Sequence[torch.Tensor],
+    bias: Sequence[torch.Tensor] | None = None,
+    gated: bool = False,
+    memory: PackedMemory | None = None,
+) -> PackedWeight:
+    """Of experts: codes [N, K / 2] and scales [N, K / 32], bytes; scales are ORDINARY."""
+    rows, steps = scales[0].shape
+    outputs = rows // 2 if gated else rows
+    blocks = -(-outputs // (BLOCK // 2 if gated else BLOCK))
+    room = (memory or PackedMemory()).take(len(codes) * blocks * steps * CODED_STEP_BYTES)
+    packed = room.view(len(codes), blocks, steps, CODED_WORDS + 1, BLOCK)
+    for into, code, scale in zip(packed, codes, scales, strict=True):
+        # Rows that aren't there have codes of zero, whose scale must be ordinary, too.
+        into[:, :, 0].copy_(_in_blocks(scale, gated, blocks).clamp(min=ORDINARY.start).transpose(1, 2))
+        by_steps = _in_blocks(code, gated, blocks).view(blocks, BLOCK, steps, CODED_WORDS)
+        into[:, :, 1:].copy_(by_steps.permute(0, 2, 3, 1))
+    return PackedWeight(
+        kind="mxfp4", experts=len(codes), outputs=outputs, inputs=steps * 2 * CODED_WORDS, gated=gated, blocks=blocks,
+        steps=steps, weight=packed.flatten(0, 1).flatten(2),
+        starts=torch.zeros(len(codes) * blocks * BLOCK, dtype=torch.int32), scales=None,
         bias=None if bias is None else _bias_in_blocks(bias, gated, blocks),
     )  # fmt: skip
 

@@ -460,8 +460,8 @@ def expert_ops(
     """residual[row] += Σ weight · down(f(gate) · up) over the experts that `routed` names."""
     hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
     quantized, places = gate_up.kind == "int8", LinearPlaces(_at(routed.starts), _at(routed.chosen), routed.top_k)
-    assert (down.inputs, down.outputs, down.kind, down.experts) == (wide, hidden, gate_up.kind, gate_up.experts)
-    assert quantized == buffers.quantized and gate_up.experts == routed.experts
+    assert (down.inputs, down.outputs, down.experts) == (wide, hidden, gate_up.experts)
+    assert quantized == buffers.quantized == (down.kind == "int8") and gate_up.experts == routed.experts
     row_bytes = hidden if quantized else hidden * size
     assert x.stride == row_bytes
     inputs = Rows(_at(buffers.inputs), row_bytes, _at(buffers.input_scales))

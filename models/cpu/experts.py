@@ -12,7 +12,7 @@ import torch
 
 from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE, Rows, linear
-from kernels.linear.packing import PackedWeight, pack
+from kernels.linear.packing import ORDINARY, PackedWeight, pack, pack_mxfp4
 from kernels.moe.cpu import MOST_EXPERTS, Routed, expert_ops, route_ops, widen_op
 from models.cpu import dense
 from models.cpu.builder import ModelBuilder
@@ -73,14 +73,33 @@ def _route(builder: ModelBuilder, router: ExpertRouter, routed: Routed) -> list[
 
 
 def _pack(builder: ModelBuilder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
+    biases = [builder.weights.linear(one).bias(torch.float32) for one in linears if one.bias] or None
+    coded = _coded(builder, linears) if builder.kind == "bfloat16" else None
+    if coded is not None:
+        return pack_mxfp4(*coded, biases, gated, builder.memory)  # type: ignore[arg-type]
     sources = [builder.source(one) for one in linears]
     scales = [scale for _, scale in sources]
-    biases = [builder.weights.linear(one).bias(torch.float32) for one in linears if one.bias]
     return pack(
         [weight for weight, _ in sources],
         builder.kind,
-        biases or None,  # type: ignore[arg-type]
+        biases,  # type: ignore[arg-type]
         scales=None if scales[0] is None else scales,
         gated=gated,
         memory=builder.memory,
     )
+
+
+def _coded(
+    builder: ModelBuilder, linears: Sequence[Linear]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:  # fmt: skip
+    """Codes and scales of all of them, where they are in mxfp4, with no scale at the ends of what bfloat16 can say."""
+    codes, scales = [], []
+    for one in linears:
+        parts = builder.weights.linear(one).parts
+        if any(part.kind != "mxfp4" for part in parts):
+            return None
+        codes.append(torch.cat([part.codes for part in parts]))
+        scales.append(torch.cat([part.scales for part in parts if part.scales is not None]))
+        if bool(((scales[-1] < ORDINARY.start) | (scales[-1] >= ORDINARY.stop)).any()):
+            return None
+    return codes, scales

@@ -115,9 +115,11 @@ def make_linear(spec: Linear, place: Place) -> GpuLinear:
 
 
 def one_part(stored: StoredLinear) -> StoredPart | None:
-    """All parts as one, if they are coded alike."""
+    """All parts as one, if they are coded alike, and in codes that a kernel here multiplies."""
     parts = stored.parts
     first = parts[0]
+    if first.kind == "mxfp4":
+        return None
     if len(parts) == 1:
         return first
     alike = {(part.kind, part.group_size, part.activations) for part in parts}

@@ -1,5 +1,5 @@
 """mxfp4 as gpt-oss ships it: experts in codes of 4 bits, everything else in floats. The codes are in the tensors of all
-experts (models/stacks.py), and made dense as they are read."""
+experts (models/stacks.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.quantized.plain import Plain
 
 
 class Mxfp4(Plain):
-    told = "mxfp4 experts, made dense as they are loaded"
+    told = "mxfp4 experts"
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         """Which modules aren't coded shows by their tensors."""

@@ -2,6 +2,10 @@
 
     W[n, k] = (codes[n, k] − zeros[n, g]) · scales[n // block_rows, g]        g = groups[k], or k // group_size
 
+and of mxfp4, whose codes are numbers and whose scales are exponents,
+
+    W[n, k] = number(codes[n, k]) · 2^(scales[n, g] − 127)        g = k // 32
+
 Executors take `dense`, or, where they have a kernel for a part's kind, the codes and scales themselves.
 """
 
@@ -13,7 +17,11 @@ from dataclasses import dataclass, replace
 import torch
 
 # The code that stands for zero where a part has no zeros of its own.
-CENTRE = {"int8": 0, "fp8": 0, "int4": 8}
+CENTRE = {"int8": 0, "fp8": 0, "int4": 8, "mxfp4": 0}
+_IN_PAIRS = ("int4", "mxfp4")
+# Of mxfp4, what codes 0 to 15 stand for.
+_HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_NUMBERS = torch.tensor([*_HALF, *(-number for number in _HALF)])
 # Rows made dense at a time: their float32 values are all the extra memory it takes.
 _ROWS = 1024
 
@@ -26,6 +34,7 @@ class StoredPart:
     int8   [N, K] int8
     fp8    [N, K] float8_e4m3fn
     int4   [N, K/2 rounded up] uint8: codes 0..15, the even column in the low half of a byte
+    mxfp4  [N, K/2] uint8, as int4; scales are uint8
     """
 
     name: str
@@ -73,8 +82,9 @@ class StoredPart:
 
     def _some_inputs(self, columns: range) -> StoredPart:
         first, end, count = columns.start, columns.stop, len(columns)
-        assert self.kind != "int4" or first % 2 == 0
-        codes = self.codes[:, first // 2 : -(-end // 2)] if self.kind == "int4" else self.codes[:, first:end]
+        in_pairs = self.kind in _IN_PAIRS
+        assert not in_pairs or first % 2 == 0
+        codes = self.codes[:, first // 2 : -(-end // 2)] if in_pairs else self.codes[:, first:end]
         if self.groups is not None:
             return replace(self, inputs=count, codes=codes, groups=self.groups[first:end])
         if self.scales is None or self.scales.shape[1] == 1:
@@ -107,13 +117,16 @@ class StoredPart:
             elif CENTRE[self.kind]:
                 codes -= CENTRE[self.kind]
             rows = torch.arange(first, last) // self.block_rows
-            made[first:last] = codes.mul_(self._over_inputs(self.scales.float()[rows]))
+            scales = self.scales.float()[rows]
+            if self.kind == "mxfp4":
+                scales = torch.exp2(scales - 127)
+            made[first:last] = codes.mul_(self._over_inputs(scales))
 
     def _float_codes(self, first: int, last: int) -> torch.Tensor:
         codes = self.codes[first:last]
-        if self.kind == "int4":
+        if self.kind in _IN_PAIRS:
             codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(last - first, -1)[:, : self.inputs]
-        return codes.float()
+        return _NUMBERS[codes.int()] if self.kind == "mxfp4" else codes.float()
 
     def _over_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
         """[n, groups] -> [n, K], or [n, 1] where there is but one."""

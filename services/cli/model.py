@@ -144,7 +144,7 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     from kernels.interpreter import has_gpu
     from models.check import check_context, kv_bytes_per_token
     from models.cpu.builder import activation_dtype
-    from models.memory import NUMBER_BYTES, kept_by, weight_bytes
+    from models.memory import NUMBER_BYTES, kept_by, stacks_stay, weight_bytes
     from services.runtime.memory import BY_DEVICE, CPU_KV_MB
 
     context = check_context(model.network, settings.max_context)
@@ -152,7 +152,9 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     on_gpu = has_gpu() and settings.executor in ("auto", "triton")
     number = NUMBER_BYTES[dtype] if on_gpu else activation_dtype(dtype).itemsize
     per_token = kv_bytes_per_token(model.network, 1 if settings.kv_cache_dtype == "fp8" else number)
-    weights = weight_bytes(model.network, kept_by(model.network, model.headers, dtype, codes_stay=on_gpu))
+    coded = not on_gpu and stacks_stay("plain" if settings.executor == "plain" else "compiled", dtype)
+    kept = kept_by(model.network, model.headers, dtype, codes_stay=on_gpu, stacks_stay=coded)
+    weights = weight_bytes(model.network, kept)
     setting = CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE and not on_gpu else max(0, settings.kv_cache_mb)
     pages = setting << 20
     room = f"kv_cache_mb {setting:,} holds {pages // per_token:,} tokens" if pages else "what is free"

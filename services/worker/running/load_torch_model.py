@@ -20,7 +20,7 @@ from models.check import check_context
 from models.choose import ExecutorChoice, check_kv_dtype, choose
 from models.config import read_network
 from models.executor import Executor, Options
-from models.memory import NUMBER_BYTES, kept_by, weight_bytes
+from models.memory import NUMBER_BYTES, kept_by, stacks_stay, weight_bytes
 from models.parameters import parameter_count
 from models.pooling import read_pooling
 from models.quantized.at_load import CodedWeights, weights_of
@@ -103,8 +103,8 @@ def load_torch_model(
     shares = shares_of(network, wanted.ranks, wanted.ranks_here, choice, dtype)
     counted = shares_in_memory(shares, wanted.ranks_here, choice)
     weights = weights_of(folder, network, wanted.quantization)
-    if isinstance(weights, Weights) and weights.format.startswith("mxfp4"):
-        log.warning("the model has %s: it takes as much memory as one in bfloat16", weights.format)
+    if isinstance(weights, Weights) and weights.format.startswith("mxfp4") and not stacks_stay(choice.name, dtype):
+        log.warning("the model has %s, made dense: they take as much memory as in %s", weights.format, dtype)
     plan = _plan(wanted, choice, counted, weights, opened, options, drafting)
     options, drafting = (_planned(each, plan, wanted) for each in (options, drafting))
     # In a process of its own: the first start compiles for long, and another core is idle.
@@ -181,8 +181,9 @@ def _plan(
     networks = [(share, options) for share in shares]
     if opened is not None and opened.network is not None:
         networks.append((opened.network, opened.options(drafting)))
-    codes_stay = choice.name == "triton"
-    size = sum(weight_bytes(share, kept_by(share, weights, options.dtype, codes_stay)) for share in shares)
+    codes_stay, coded_stacks = choice.name == "triton", stacks_stay(choice.name, options.dtype)
+    kept = [kept_by(share, weights, options.dtype, codes_stay, coded_stacks) for share in shares]
+    size = sum(map(weight_bytes, shares, kept))
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
     sizes = MemorySizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
     return plan_memory(sizes, networks, size, choice, card_of(choice))

@@ -13,7 +13,15 @@ import torch
 from kernels.cpu_program import ROWS, STEP_WORDS, WANTED_COUNT, Op, Program
 from kernels.linear import reference
 from kernels.linear.cpu import ADD, GATE, STORE, LinearPlaces, Rows, follow, input_dtype, linear, path, quantize_rows
-from kernels.linear.packing import BLOCK, PackedMemory, PackedWeight, blocks_of_a_chunk, pack
+from kernels.linear.packing import (
+    BLOCK,
+    ORDINARY,
+    PackedMemory,
+    PackedWeight,
+    blocks_of_a_chunk,
+    pack,
+    pack_mxfp4,
+)
 
 KINDS = ("float32", "bfloat16", "int8")
 INPUTS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
@@ -134,6 +142,37 @@ def test_weights_in_bfloat16_and_inputs_in_float32_give_the_bits_of_float32(rows
     x, weight = torch.randn(rows, width), torch.randn(80, width).bfloat16()
     run_in = [outputs(pack(weight, kind), x, portable=True) for kind in ("bfloat16", "float32")]
     assert torch.equal(*run_in)
+
+
+def coded(outputs_: int, width: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes and scales of mxfp4, and the numbers that they stand for; those of output 0 are as large and small as can
+    be."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (outputs_, width), generator=generator, dtype=torch.uint8)
+    scales = torch.randint(ORDINARY.start, ORDINARY.stop, (outputs_, width // 32), generator=generator)
+    scales[1:] = scales[1:] % 20 + 120
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])[codes.int()]
+    dense = numbers * torch.exp2(scales - 127.0).repeat_interleave(32, 1)
+    return codes[:, 0::2] | (codes[:, 1::2] << 4), scales.to(torch.uint8), dense.bfloat16()
+
+
+@variants
+@pytest.mark.parametrize("ending", [STORE, GATE])
+def test_weights_in_mxfp4_give_the_bits_of_the_same_weights_in_bfloat16(portable: bool, ending: str) -> None:
+    """In any number of rows."""
+    gated, x = ending == GATE, padded(torch.randn(90, 96).bfloat16())
+    given = [coded(74, 96, seed) for seed in range(2)]
+    for one in given:
+        packed = pack_mxfp4([one[0]], [one[1]], [torch.ones(74)], gated)
+        dense = pack(one[2], "bfloat16", torch.ones(74), gated=gated)
+        for rows in (1, 2, 3, 5, 8, 9, 17, 64, 90):
+            found, expected = (
+                outputs(each, x[:rows], ending=ending, portable=portable, activation="clamped_swiglu", limit=7.0)
+                for each in (packed, dense)
+            )
+            assert torch.equal(found.nan_to_num(), expected.nan_to_num()), rows
+            assert torch.equal(found.isnan(), expected.isnan())
+    assert packed.weight.nbytes * 64 == dense.weight.nbytes * 17
 
 
 @variants

@@ -17,6 +17,7 @@ from tests.models.gpu.interpreted import on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import parity
+import test_gpt_oss
 from quantized_writer import WRITTEN
 from test_quantized import SPARSE, write_both
 
@@ -42,6 +43,14 @@ def test_quantised_experts_are_not_made_dense(name: str, tmp_path: Path) -> None
     expected = logits_of(parity.load(dense, PlainExecutor, strict=False))
     # Values of random codes are large, and so are logits.
     assert (logits_of(executor) - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.slow
+def test_experts_in_mxfp4_are_dense_here(tmp_path: Path) -> None:
+    test_gpt_oss.write_coded(tmp_path / "coded", tmp_path / "dense")
+    executors = [parity.load(tmp_path / name, on_cpu) for name in ("coded", "dense")]
+    assert executors[0].path == executors[1].path and "codes" not in executors[0].path
+    assert torch.equal(*map(logits_of, executors))
 
 
 def test_int8_keeps_experts_in_int8(tmp_path: Path) -> None:
