@@ -11,6 +11,7 @@ from models.tensor_headers import file_size, read_headers
 from models.torch_files.found import refuse_torch_files
 
 TOKENIZER = "tokenizer.json"
+_OTHER_TOKENIZERS = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "vocab.txt", "tekken.json")
 # Tokenizers of large vocabularies have 30 MB, indexes of many tensors 15.
 _MAX_JSON_BYTES = 64 << 20
 
@@ -21,12 +22,22 @@ def check_folder(folder: Path) -> None:
     if is_to_be_made(folder):
         made_tokenizer(folder)
     else:
-        read_json(folder / TOKENIZER)
+        _check_tokenizer(folder)
     for optional in ("tokenizer_config.json", "generation_config.json"):
         if (folder / optional).exists():
             read_json(folder / optional)
     for shard in weight_files(folder):
         read_headers(shard)
+
+
+def _check_tokenizer(folder: Path) -> None:
+    others = [name for name in _OTHER_TOKENIZERS if (folder / name).exists()]
+    if others and not (folder / TOKENIZER).exists():
+        raise ModelError(
+            f"{folder} has no {TOKENIZER}, only {' and '.join(others)}",
+            "make one with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        )
+    read_json(folder / TOKENIZER)
 
 
 def check_config(folder: Path) -> None:

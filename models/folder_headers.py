@@ -84,6 +84,8 @@ class FolderHeaders:
 
     def coded_bytes(self, linear: Linear) -> int:
         """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""
+        if not getattr(self.format, "multiplied", True):
+            return 0
         total, ways = 0, set()
         for part in linear.parts:
             if part.stack is not None:

@@ -12,7 +12,7 @@ from kernels.gemm import fused as gemm
 from kernels.quant import fused as quant
 from kernels.quant.reference import quantize_rows
 from models.gpu.place import Place
-from models.quantized.stored import StoredLinear, StoredPart
+from models.quantized.stored import OF_NUMBERS, StoredLinear, StoredPart
 from models.spec import Linear
 
 # What the matrix unit takes of e4m3 at once: groups are whole multiples.
@@ -118,7 +118,7 @@ def one_part(stored: StoredLinear) -> StoredPart | None:
     """All parts as one, if they are coded alike, and in codes that a kernel here multiplies."""
     parts = stored.parts
     first = parts[0]
-    if first.kind == "mxfp4":
+    if first.kind in OF_NUMBERS:
         return None
     if len(parts) == 1:
         return first

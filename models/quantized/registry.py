@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from models.quantized.format import Format, refused
+from models.quantized.nvfp4 import PACKED
 from models.quantized.plain import Plain
 
 FORMATS: dict[str, str] = {
@@ -14,6 +15,7 @@ FORMATS: dict[str, str] = {
     "compressed-tensors": "models.quantized.compressed_tensors:CompressedTensors",
     "fp8": "models.quantized.fp8:Fp8",
     "gptq": "models.quantized.gptq:Gptq",
+    "modelopt": "models.quantized.nvfp4:Nvfp4",
     "mxfp4": "models.quantized.mxfp4:Mxfp4",
 }
 
@@ -33,6 +35,8 @@ def format_of(config: Mapping[str, Any]) -> Format:
     method = fields.get("quant_method")
     if not isinstance(method, str) or method not in FORMATS:
         raise refused("quant_method", method, ", ".join(FORMATS))
+    # llm-compressor's, where all groups are so.
+    method = "modelopt" if method == "compressed-tensors" and fields.get("format") == PACKED else method
     module, name = FORMATS[method].split(":")
     made: Format = getattr(import_module(module), name)(fields)
     return made

@@ -2,8 +2,9 @@
 
     W[n, k] = (codes[n, k] − zeros[n, g]) · scales[n // block_rows, g]        g = groups[k], or k // group_size
 
-and of mxfp4, whose codes are numbers and whose scales are exponents,
+and where codes stand for numbers, in nvfp4 and in mxfp4, whose scales are exponents,
 
+    W[n, k] = number(codes[n, k]) · scales[n, g]                  g = k // 16
     W[n, k] = number(codes[n, k]) · 2^(scales[n, g] − 127)        g = k // 32
 
 Executors take `dense`, or, where they have a kernel for a part's kind, the codes and scales themselves.
@@ -17,9 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 
 # The code that stands for zero where a part has no zeros of its own.
-CENTRE = {"int8": 0, "fp8": 0, "int4": 8, "mxfp4": 0}
-_IN_PAIRS = ("int4", "mxfp4")
-# Of mxfp4, what codes 0 to 15 stand for.
+CENTRE = {"int8": 0, "fp8": 0, "int4": 8, "mxfp4": 0, "nvfp4": 0}
+OF_NUMBERS = ("mxfp4", "nvfp4")
+_IN_PAIRS = ("int4", *OF_NUMBERS)
+# What their codes 0 to 15 stand for.
 _HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _NUMBERS = torch.tensor([*_HALF, *(-number for number in _HALF)])
 # Rows made dense at a time: their float32 values are all the extra memory it takes.
@@ -35,6 +37,7 @@ class StoredPart:
     fp8    [N, K] float8_e4m3fn
     int4   [N, K/2 rounded up] uint8: codes 0..15, the even column in the low half of a byte
     mxfp4  [N, K/2] uint8, as int4; scales are uint8
+    nvfp4  [N, K/2] uint8, as int4; scales are float32
     """
 
     name: str
@@ -126,7 +129,7 @@ class StoredPart:
         codes = self.codes[first:last]
         if self.kind in _IN_PAIRS:
             codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(last - first, -1)[:, : self.inputs]
-        return _NUMBERS[codes.int()] if self.kind == "mxfp4" else codes.float()
+        return _NUMBERS[codes.int()] if self.kind in OF_NUMBERS else codes.float()
 
     def _over_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
         """[n, groups] -> [n, K], or [n, 1] where there is but one."""

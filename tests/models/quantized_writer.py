@@ -190,6 +190,31 @@ def fp8(
     return tensors, torch.tensor(rows, dtype=torch.float64).float()
 
 
+# nvfp4 --------------------------------------------------------------------------------------------------
+
+
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def nvfp4(source: random.Random, n: int, k: int, *, packed: bool) -> Made:
+    """`packed`: as llm-compressor writes it, with the inverse of the scale of all."""
+    codes = random_codes(source, n, k, 0, 15)
+    scales = torch.tensor(random_codes(source, n, k // 16, 0x20, 0x57), dtype=torch.uint8)
+    whole = torch.tensor(200.0 if packed else 0.005)
+    known = scales.view(torch.float8_e4m3fn).float()
+    known = known / whole if packed else known * whole
+    rows = [[(-1.0 if code & 8 else 1.0) * FP4[code & 7] * float(known[r][c // 16]) for c, code in enumerate(row)]
+            for r, row in enumerate(codes)]  # fmt: skip
+    pairs = [[low | high << 4 for low, high in zip(row[::2], row[1::2], strict=True)] for row in codes]
+    tensors = {
+        "weight_packed" if packed else "weight": torch.tensor(pairs, dtype=torch.uint8),
+        "weight_scale": scales.view(torch.float8_e4m3fn),
+        "weight_global_scale" if packed else "weight_scale_2": whole.view(1) if packed else whole,
+        "input_scale": torch.tensor(0.01),
+    }
+    return tensors, torch.tensor(rows, dtype=torch.float64).float()
+
+
 # The formats ----------------------------------------------------------------------------------------------
 
 
@@ -292,5 +317,13 @@ WRITTEN: dict[str, Written] = {
     "fp8, a scale a tensor": Written(
         {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
         lambda s, n, k: fp8(s, n, k, block=None, scale="weight_scale", inputs=True), "fp8",
+    ),
+    "nvfp4 of ModelOpt": Written(
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.vision*"]},
+        lambda s, n, k: nvfp4(s, n, k, packed=False), "nvfp4",
+    ),
+    "nvfp4 of llm-compressor": _ct(
+        "nvfp4-pack-quantized", "nvfp4", lambda s, n, k: nvfp4(s, n, k, packed=True), None,
+        num_bits=4, type="float", strategy="tensor_group", group_size=16,
     ),
 }  # fmt: skip

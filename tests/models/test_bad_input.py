@@ -315,7 +315,7 @@ def test_a_context_beyond_the_models_is_refused_by_both_numbers(folder: Path) ->
     ("config", "named"),
     [
         *[({"quant_method": method}, f"quant_method is '{method}'")
-          for method in ("bitsandbytes", "aqlm", "hqq", "nvfp4", "modelopt", "exl2", "gguf", "auto-round", "torchao")],
+          for method in ("bitsandbytes", "aqlm", "hqq", "nvfp4", "exl2", "gguf", "auto-round", "torchao")],
         ({}, "quant_method is None"),
         ([], "quant_method is []"),
         ({"quant_method": ["gptq"]}, "quant_method"),

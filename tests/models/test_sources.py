@@ -150,7 +150,7 @@ def test_of_a_hub_only_weights_words_and_templates_are_fetched(
     ("changes", "said"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "Mamba's state-space recurrence isn't served"),
-        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "quant_method is 'modelopt'"),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, "quant_algo is 'FP8'"),
         ({"hidden_act": "relu2"}, "hidden_act"),
     ],
 )
@@ -304,6 +304,12 @@ def test_a_cache_that_cannot_be_made_is_told(wheel_model: WheelModel, tmp_path: 
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert f"{name} is missing" in error_of(lambda: check_folder(folder)).what
+
+
+def test_a_tokenizer_of_another_kind_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    error = error_of(lambda: check_folder(folder))
+    assert "has no tokenizer.json, only tokenizer.model" in error.what and "save_pretrained" in error.fix
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])

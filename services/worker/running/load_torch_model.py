@@ -103,8 +103,8 @@ def load_torch_model(
     shares = shares_of(network, wanted.ranks, wanted.ranks_here, choice, dtype)
     counted = shares_in_memory(shares, wanted.ranks_here, choice)
     weights = weights_of(folder, network, wanted.quantization)
-    if isinstance(weights, Weights) and weights.format.startswith("mxfp4") and not stacks_stay(choice.name, dtype):
-        log.warning("the model has %s, made dense: they take as much memory as in %s", weights.format, dtype)
+    if isinstance(weights, Weights) and _made_dense(weights.format, choice.name, dtype):
+        log.warning("the model is in %s, and made dense: it takes as much memory as in %s", weights.format, dtype)
     plan = _plan(wanted, choice, counted, weights, opened, options, drafting)
     options, drafting = (_planned(each, plan, wanted) for each in (options, drafting))
     # In a process of its own: the first start compiles for long, and another core is idle.
@@ -123,6 +123,10 @@ def load_torch_model(
     _compile(model, ahead)
     _prepare(model, own, wanted.rank_timeout)
     return model
+
+
+def _made_dense(form: str, executor: str, dtype: str) -> bool:
+    return form.startswith("nvfp4") or (form.startswith("mxfp4") and not stacks_stay(executor, dtype))
 
 
 def _chosen(wanted: Wanted, network: Network) -> tuple[ExecutorChoice, str]:
