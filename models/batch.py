@@ -25,7 +25,7 @@ class Stretch:
     With `parents` the first token is followed by a tree of draft tokens: parents[i] is the index, among the draft
     tokens, of the one that tokens[i + 1] follows, -1 for the first token. `spare` are pages for its branches
     (models/branches.py); what they hold is not needed before or after the step. Pages in an array of int32 are taken as
-    they are; others cost time for each page."""
+    they are; others cost time for each page. Rows of a `block` see all of it, those behind them too."""
 
     tokens: Sequence[int]
     start: int
@@ -33,6 +33,7 @@ class Stretch:
     logits_from: int  # logits are wanted for tokens logits_from..
     parents: Sequence[int] = ()
     spare: Sequence[int] = ()
+    block: bool = False
 
 
 _BUFFERS = (array, np.ndarray)
@@ -59,6 +60,8 @@ class Batch:
     also_slots: np.ndarray = field(default_factory=lambda: _NO_SLOTS)  # [A] int64
     # Where the features of each row go: its place among the tokens of the stretches.
     feature_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
+    # How many positions each row sees; empty: all up to its own. Each row of a block is a sequence with the same pages.
+    seen: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
 
 
 class Bounds(NamedTuple):
@@ -84,6 +87,8 @@ def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
             made.skip_logits(stretch.logits_from)
         if stretch.parents:
             made.add_tree(stretch)
+        elif stretch.block:
+            made.add_block(stretch)
         else:
             made.add(stretch.start, len(stretch.tokens), stretch.pages)
     return made.batch(tokens, max([len(each.pages) for each in stretches]))
@@ -115,6 +120,7 @@ class _Sequences:
         self._forks: list[int] = []
         self._also_rows: list[int] = []
         self._also_slots: list[int] = []
+        self._seen: list[int] = []
 
     def skip_logits(self, tokens: int) -> None:
         """No logits are wanted for the first `tokens` tokens of the stretch that is added next."""
@@ -125,6 +131,14 @@ class _Sequences:
         self._counts.append(count)
         self._pages.append(pages if isinstance(pages, _BUFFERS) else array("i", pages))
         self._rows += count
+
+    def add_block(self, stretch: Stretch) -> None:
+        """A batch has blocks alone, or none."""
+        assert len(self._seen) == self._rows
+        end = stretch.start + len(stretch.tokens)
+        for position in range(stretch.start, end):
+            self.add(position, 1, stretch.pages)
+            self._seen.append(end)
 
     def add_tree(self, stretch: Stretch) -> None:
         """Its rows by branches; logits and features come in the order of its tokens."""
@@ -175,6 +189,7 @@ class _Sequences:
             also_rows=np.array(self._also_rows, np.int32),
             also_slots=np.array(self._also_slots, np.int64),
             feature_rows=feature_rows,
+            seen=np.array(self._seen, np.int32),
         )
 
 

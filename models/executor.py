@@ -110,6 +110,18 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class Contexts(Protocol):
+    """An executor of networks with a `context`."""
+
+    max_rows: int
+
+    def store(self, batch: Batch, hidden: torch.Tensor) -> None:
+        """Make keys and values of values of the target model [R, hidden_size], one a row, for the slots of the rows:
+        chains, whose tokens don't matter."""
+        ...
+
+
+@runtime_checkable
 class Chains(Protocol):
     """An executor on a device, which makes several passes of a drafter's network before the host looks at their
     tokens. `forward` returns there before anything is computed."""

@@ -69,7 +69,7 @@ def weight_bytes(network: Network, kept: Kept) -> int:
     total = size * kept.table
     tied = [f"{part.name}.weight" for part in network.head.parts] == [network.embedding] and kept.table == kept.head
     total += 0 if tied else network.head.outputs * network.head.inputs * kept.head
-    for part in (*network.layers, network.norm, network.entry):
+    for part in (*network.layers, network.norm, network.entry, network.context):
         for item in _parts_of(part):
             total += _bytes_of(item, kept)
     return int(total)

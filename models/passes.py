@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from models.batch import Bounds, Stretch, make_batch
-from models.executor import Executor, Output
+from models.executor import Contexts, Executor, Output
 
 
 def forward(
@@ -39,6 +39,14 @@ def forward(
     )
 
 
+def store(executor: Contexts, stretches: Sequence[Stretch], page_tokens: int, hidden: torch.Tensor) -> None:
+    """Of all rows."""
+    row = 0
+    for part in split(stretches, executor.max_rows):
+        begin, row = row, row + sum(len(each.tokens) for each in part)
+        executor.store(make_batch(part, page_tokens), hidden[begin:row])
+
+
 def _copied(rows: torch.Tensor | None) -> torch.Tensor | None:
     return None if rows is None else rows.clone()
 
@@ -49,11 +57,11 @@ def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 
 
 def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:
-    """Calls of at most `limit` rows. A sequence may go on in the next call, a tree may not."""
+    """Calls of at most `limit` rows. A sequence may go on in the next call, a tree or a block may not."""
     parts: list[list[Stretch]] = []
     room = 0
     for each in stretches:
-        if each.parents:
+        if each.parents or each.block:
             assert len(each.tokens) <= limit
             if room < len(each.tokens):
                 parts.append([])

@@ -254,6 +254,8 @@ class Network:
     # Rows of the embedding, and outputs of the head, that a rank has: from cut.first on, at most `share`.
     cut: Cut | None = None
     share: int = 0
+    # Of a drafter whose text is values of the target model (DFlash): every layer makes keys and values of norm(value).
+    context: Norm | None = None
 
     @property
     def rows(self) -> int:

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from models import spec
 from models.check import parts_of
 from models.config import Fields, network_of, read_network
+from models.heads.dflash import read as read_dflash
 from models.heads.eagle import read as read_eagle
 from models.heads.folder import read_head
 from models.heads.head import Head
@@ -110,7 +111,7 @@ def in_floats(method: str, folder: Path, model: Path, out: Path, seed: int | Non
     name = head.token_ids if isinstance(head, ResidualHeads) else head.id_offsets
     if ids is not None:
         tensors[name] = own.take_ids(name, len(ids))
-    if isinstance(head, Head) and head.mask is not None:
+    if isinstance(head, Head) and head.mask is not None and head.mask.features:
         tensors[head.mask.features] = own.take(head.mask.features, 1, len(head.taps) * network.hidden_size)
     config = {name: value for name, value in read_json(folder / "config.json").items() if name != "quantization_config"}
     return write(out, config, tensors)
@@ -122,6 +123,29 @@ def random_eagle(model: Path, out: Path, seed: int) -> Path:
     head = read_eagle(Fields(config), (), read_network(model))
     tensors = {name: tensor for name, tensor in drawn(head, seed).items() if name not in head.shared}
     mostly_hidden(tensors["fc.weight"])
+    return write(out, config, tensors)
+
+
+def random_dflash(model: Path, out: Path, seed: int) -> Path:
+    """In the authors' layout: two layers in the model's sizes, over values of its first three, because a few numbers of
+    later ones outweigh what tells tokens apart. So that drafts are different, each row sees a few others more than the
+    rest, attention counts more than the masks, and the output head is random, too."""
+    network, config = read_network(model), read_json(model / "config.json")
+    count = len(network.layers)
+    config |= {
+        "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2, "block_size": 8,
+        "head_dim": config["hidden_size"] // config["num_attention_heads"], "attention_bias": False,
+        "num_target_layers": count, "layer_types": ["full_attention"] * 2, "max_window_layers": 2,
+        "use_sliding_window": False,
+        "dflash_config": {"mask_token_id": 3, "target_layer_ids": [*range(min(3, count))]},
+    }  # fmt: skip
+    head = read_dflash(Fields(config), ["lm_head.weight"], network)
+    tensors = {name: tensor for name, tensor in drawn(head, seed).items() if name not in head.shared}
+    for layer in range(2):
+        tensors[f"layers.{layer}.self_attn.q_norm.weight"] *= 6
+        # vLLM norms the text's keys of all layers with the first one's weights on CPUs.
+        tensors[f"layers.{layer}.self_attn.k_norm.weight"] = tensors["layers.0.self_attn.k_norm.weight"].clone()
+        tensors[f"layers.{layer}.self_attn.o_proj.weight"] *= 8
     return write(out, config, tensors)
 
 
@@ -223,6 +247,9 @@ FAMILIES: dict[str, Callable[[Path, Path, int, Path | None], Path]] = {
 }  # fmt: skip
 
 
+RANDOM: dict[str, Callable[[Path, Path, int], Path]] = {"eagle": random_eagle, "dflash": random_dflash}
+
+
 def made(
     method: str, family: str, model: Path, folder: Path | None, out: Path, seed: int, random: bool = False
 ) -> tuple[Path, Path]:
@@ -231,9 +258,10 @@ def made(
         whole = FAMILIES[family](model, out / family, seed, None if random else folder)
         return whole, whole
     if folder is None:
-        if method != "eagle":
-            raise SystemExit(f"{method}: give --draft-model; only eagle and the families of mtp are made without one")
-        return model, random_eagle(model, out / method, seed)
+        if method not in RANDOM:
+            made = " and ".join(RANDOM)
+            raise SystemExit(f"{method}: give --draft-model; only {made} and the families of mtp are made without one")
+        return model, RANDOM[method](model, out / method, seed)
     if method != DRAFT_MODEL:
         return model, in_floats(method, folder, model, out / method, seed if random else None)
     return model, folder

@@ -157,8 +157,9 @@ def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.
     for prompt in asked:
         seen.clear()
         engine, began = InProcessEngine(runner, options.method), time.perf_counter()
-        [done] = engine.run({0: prompt}, Sampling(max_tokens=options.tokens))
-        yield DraftedAnswer(prompt, done.ids, dict(seen), time.perf_counter() - began)
+        # Of a block that is cut short all tokens are others, so none is near the end.
+        [done] = engine.run({0: prompt}, Sampling(max_tokens=options.tokens + options.longest))
+        yield DraftedAnswer(prompt, done.ids[: options.tokens], dict(seen), time.perf_counter() - began)
 
 
 def compared(theirs: Sequence[DraftedAnswer], ours: Sequence[DraftedAnswer]) -> dict[str, Any]:

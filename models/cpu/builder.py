@@ -17,7 +17,7 @@ from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.linear.cpu import ADD, STORE, Rows, linear, quantize_rows
 from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
-from kernels.norm_rope_act.cpu_rows import add_normed, clear, norm, tap, wanted
+from kernels.norm_rope_act.cpu_rows import add_normed, clear, norm, take, tap, wanted
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
@@ -62,8 +62,11 @@ class ModelBuilder:
         self.normed = self._input(network.hidden_size)
         # Of a network with an entry: what its rows come with, and two rows side by side.
         entered = network.entry is not None
-        self.hidden = self._buffer(network.hidden_size, torch.float32) if entered else None
+        given = entered or network.context is not None
+        self.hidden = self._buffer(network.hidden_size, torch.float32) if given else None
         self.pair = self._input(2 * network.hidden_size) if entered else None
+        # Of all layers: from normed rows to keys and values in pages.
+        self.stores: list[Op] = []
         grouped = [one for one in attentions if isinstance(one, spec.Attention)]
         self.qkv = self._buffer(max((one.qkv.outputs for one in grouped), default=0))
         self.attended = self._input(max(one.output.inputs for one in attentions))
@@ -111,6 +114,12 @@ class ModelBuilder:
         x, quantized = self.normed
         rows = Rows(x.address, self.network.hidden_size * x.dtype.itemsize)
         return self._norm(one, rows, None if quantized is None else quantized.rows, wanted_only)
+
+    def context(self, one: spec.Norm) -> list[Op]:
+        """From what the rows come with to keys and values of all layers."""
+        assert self.hidden is not None and self._rows_at == ROWS
+        taken = take(self.hidden.address, self.residual.address, self.network.hidden_size)
+        return [taken, self.norm(one), *self.stores]
 
     def norm_residual(self, one: spec.Norm) -> Op:
         """In place."""

@@ -42,9 +42,12 @@ def attention(
         qkv.address, out, *(each.data_ptr() for each in (keys, values, cos, sin)), sinks=builder.sinks(one)
     )
     norms = builder.head_norm(one.q_norm), builder.head_norm(one.k_norm)
+    rotate, *attend = attention_ops(shape, places, builder.workspace(shape), *norms)
+    stored = [builder.linear(builder.pack(one.qkv), x, qkv, builder.dtype, STORE), rotate]
+    builder.stores += stored
     return [
-        builder.linear(builder.pack(one.qkv), x, qkv, builder.dtype, STORE),
-        *attention_ops(shape, places, builder.workspace(shape), *norms),
+        *stored,
+        *attend,
         *(builder.only_wanted(one.output.inputs) if only_wanted else ()),
         *builder.quantize(builder.attended, one.output.inputs),
         builder.add(builder.pack(one.output), builder.attended, end),

@@ -26,12 +26,14 @@ from kernels.cpu_program import (
     FORKS,
     POSITIONS,
     ROWS,
+    SEEN,
     SLOTS,
     TABLE_WIDTH,
     TABLES,
     TILE_COUNT,
     TILES,
     TOKENS,
+    TREE,
     WANTED,
     WANTED_COUNT,
     Op,
@@ -75,7 +77,7 @@ class CpuExecutor:
         self._sums = [(at + 1 - number, one) for number, (at, one) in enumerate(sums)]
         self._group, self._vocab_size = options.group, network.vocab_size
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
-        self._hidden = builder.hidden
+        self._hidden, self._entered = builder.hidden, network.entry is not None
         # The norm before the head is the last to write here.
         self._final = builder.normed[0] if network.head.parts else None
         # Of each of the pages: keys, then values.
@@ -83,6 +85,11 @@ class CpuExecutor:
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
         ops.insert(0, fork_op(self._layers))
+        # What `forward` runs ends here; the others are `store`'s.
+        self._end = len(ops)
+        ops += [] if network.context is None else builder.context(network.context)
+        # No row sees single guesses of a tree.
+        self._no_tree = np.zeros(MAX_ROWS, np.int64)
         self._program = Program(ops, options.threads)
         self._batch: Batch | None = None
 
@@ -99,9 +106,24 @@ class CpuExecutor:
         return CpuProjection(one, weights, options)
 
     def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
+        assert (hidden is not None) == self._entered
+        rows, wanted = len(batch.tokens), len(batch.wanted)
+        self._put(batch, hidden)
+        logits = self._logits.view(wanted)
+        if self._group is None:
+            self._program.run(0, self._end)
+        else:
+            logits = self._run_with_others(self._group, rows, logits)
+        features = None if self._features is None else self._features.view(rows)
+        return Output(logits, features, None if self._final is None else self._final.view(wanted))
+
+    def store(self, batch: Batch, hidden: torch.Tensor) -> None:
+        self._put(batch, hidden)
+        self._program.run(self._end)
+
+    def _put(self, batch: Batch, hidden: torch.Tensor | None) -> None:
         rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows
-        assert (hidden is None) == (self._hidden is None)
         if hidden is not None:
             assert self._hidden is not None
             self._hidden.view(rows).copy_(hidden)
@@ -126,13 +148,8 @@ class CpuExecutor:
         ):
             assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
-        logits = self._logits.view(wanted)
-        if self._group is None:
-            self._program.run()
-        else:
-            logits = self._run_with_others(self._group, rows, logits)
-        features = None if self._features is None else self._features.view(rows)
-        return Output(logits, features, None if self._final is None else self._final.view(wanted))
+        blocks = len(batch.seen) > 0
+        step[SEEN], step[TREE] = (batch.seen.ctypes.data, self._no_tree.ctypes.data) if blocks else (0, 0)
 
     def _run_with_others(self, group: Group, rows: int, logits: torch.Tensor) -> torch.Tensor:
         first = 0
@@ -140,7 +157,7 @@ class CpuExecutor:
             self._program.run(first, at)
             group.sum(buffer.view(rows))
             first = at
-        self._program.run(first)
+        self._program.run(first, self._end)
         return group.side_by_side(logits, self._vocab_size)
 
     def copy_page(self, source: int, target: int) -> None:

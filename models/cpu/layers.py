@@ -63,7 +63,7 @@ def build(builder: ModelBuilder) -> list[Step]:
 def _only_wanted(builder: ModelBuilder, index: int) -> bool:
     """Whether nobody reads other rows behind this layer's attention."""
     network, options = builder.network, builder.options
-    if index < len(network.layers) - 1 or not network.head.parts:
+    if index < len(network.layers) - 1 or not network.head.parts or network.context is not None:
         return False
     layer = network.layers[index]
     known = isinstance(layer.attention, Attention) and isinstance(layer.mlp, Mlp)

@@ -48,16 +48,21 @@ class GpuAttention:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
+        spec, queries = self._spec, self.store(x, step)
+        attended = self._scratch.attended(step.rows, spec.heads * spec.head_dim)
+        attend_planned(
+            queries, self._keys, self._values, step.tables, step.last, spec.scale, step.plans[self._kind],
+            self._scratch.partials(spec.heads, spec.head_dim), attended.view(queries.shape), spec.window,
+            sinks=self._sinks,
+        )  # fmt: skip
+        return self._output(attended)
+
+    def store(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Keys and values of the rows, in their slots; the queries."""
         spec = self._spec
         queries = torch.empty(step.rows, spec.heads, spec.head_dim, dtype=x.dtype, device=x.device)
         rotate_and_store(
             self._qkv(x), self._keys, self._values, step.slots, step.positions, self._cos, self._sin, queries,
             self._q_norm, self._k_norm, self._epsilon, spec.rope.interleaved, step.also,
         )  # fmt: skip
-        attended = self._scratch.attended(step.rows, spec.heads * spec.head_dim)
-        attend_planned(
-            queries, self._keys, self._values, step.tables, step.positions, spec.scale, step.plans[self._kind],
-            self._scratch.partials(spec.heads, spec.head_dim), attended.view(queries.shape), spec.window,
-            sinks=self._sinks,
-        )  # fmt: skip
-        return self._output(attended)
+        return queries

@@ -136,6 +136,7 @@ class GpuExecutor:
         self._entry = GpuEntry(network.entry, place) if network.entry else None
         self._norm = place.norm(network.norm) if network.norm else None
         self._epsilon = network.norm.epsilon if network.norm else 0.0
+        self._context = _end_norm(network.context, place)
         # Always ours, and its sums stay in float32: rounded logits tie.
         assert not network.head.bias
         names = [f"{part.name}.weight" for part in network.head.parts]
@@ -177,7 +178,7 @@ class GpuExecutor:
         width = -(-options.max_context // options.page_tokens)
         make = partial(
             StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._on,
-            branch_pages=options.branch_pages,
+            branch_pages=options.branch_pages, blocks=self._network.context is not None,
         )  # fmt: skip
         # Small steps read from fixed addresses, and send little.
         self._taken, self._fixed_rows = buckets, max(buckets, default=0)
@@ -232,6 +233,20 @@ class GpuExecutor:
                 hidden = torch.zeros(rows, self._network.hidden_size, device=self._device) if self._entry else None
                 step, features = self._large.put(batch, rows), self._empty_features(rows)
                 self._run(step, wanted, features, hidden)
+                if self._context is not None:
+                    self._store(step, torch.zeros(rows, self._network.hidden_size, device=self._device))
+
+    @torch.inference_mode()
+    def store(self, batch: Batch, hidden: torch.Tensor) -> None:
+        rows = len(batch.tokens)
+        assert 1 <= rows <= self.max_rows and len(hidden) == rows
+        self._store(self._large.put(batch, rows), hidden.to(self._device, torch.float32))
+
+    def _store(self, step: Step, hidden: torch.Tensor) -> None:
+        assert self._context is not None
+        _, x = add_norm(hidden.contiguous(), None, *self._context, self._dtype)
+        for layer in self._layers:
+            layer.attention.store(x, step)
 
     # Chains of a drafter's passes ---------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Step:
     slots: torch.Tensor  # [rows] int64
     tokens: torch.Tensor  # [rows] int32
     positions: torch.Tensor
+    last: torch.Tensor  # [rows] int32: the last position that a row sees
     wanted: torch.Tensor  # [W] int32
     feature_rows: torch.Tensor  # [rows] int32
     # Second slots of rows: begins [rows + 1] int32, slots int64 (kernels/kv_store). None: there is room for none.
@@ -70,11 +71,14 @@ class StepInputs:
         fixed: bool,
         device: Device,
         branch_pages: int = 0,
+        blocks: bool = False,
     ) -> None:
         self._kinds, self._page_tokens = kinds, page_tokens
         self._branch_pages = branch_pages
         sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows, "feature_rows": rows}
         # What a branch follows is stored in its first page once more, and that page holds at least one row of its own.
+        # Without blocks they are the positions.
+        sizes |= {"last": rows} if blocks else {}
         sizes |= {"also_begins": rows + 1, "also_slots": 2 * branch_pages * page_tokens, "forks": 4 * branch_pages}
         for index, kind in enumerate(kinds):
             sizes[f"counts {index}"] = 2
@@ -123,6 +127,8 @@ class StepInputs:
             numbers, values = self._numbers[name], getattr(batch, name)
             numbers[: len(values)] = values
             numbers[len(values) : rows] = padding[len(values) : rows]
+        if "last" in self._numbers:
+            self._numbers["last"][:own], self._numbers["last"][own:rows] = _last(batch), 0
         slots = self._numbers["slots"].view(np.int64)
         slots[:own], slots[own:rows] = batch.slots, -1
         self._put_branches(batch, rows)
@@ -161,7 +167,7 @@ class StepInputs:
             forks[:, : len(batch.forks) // 2] = batch.forks.reshape(-1, 2).T
 
     def _put_plans(self, batch: Batch) -> None:
-        count = _sequences(batch.tiles, batch.positions, self._sequences)
+        count = _sequences(batch.tiles, _last(batch), self._sequences)
         firsts, counts, starts = self._sequences[:, :count]
         tables = batch.tables.reshape(-1, batch.table_width)
         shared: dict[int, np.ndarray] = {}
@@ -188,10 +194,16 @@ class StepInputs:
             there["slots"].view(torch.int64)[:rows],
             there["tokens"][:rows],
             there["positions"][:rows],
+            there.get("last", there["positions"])[:rows],
             there["wanted"][:wanted],
             there["feature_rows"][:rows],
             also if self._branch_pages else None,
         )
+
+
+def _last(batch: Batch) -> np.ndarray:
+    """By row, the last position that it sees."""
+    return batch.seen - 1 if len(batch.seen) else batch.positions
 
 
 @compiled

@@ -14,7 +14,7 @@ from typing import Any
 
 from models.config import Fields
 from models.errors import ModelError
-from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, named, shared_with
+from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, flat, named, shared_with
 from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
@@ -24,7 +24,7 @@ from models.taps import Tap
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
-    fields = _flat(fields)
+    fields = flat(fields)
     check_sizes(fields, target)
     sizes = read_sizes(fields)
     layer, before = _layer(fields, named(names, "midlayer.", "layers.0."))
@@ -51,12 +51,6 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         id_offsets=id_offsets,
         shared=shared_with(target, names, "embed_tokens.weight", "lm_head"),
     )
-
-
-def _flat(fields: Fields) -> Fields:
-    """Speculators keep the layer's fields in a section of their own."""
-    section = fields.values.get("transformer_layer_config")
-    return Fields(fields.values | section) if isinstance(section, dict) else fields
 
 
 def _layer(fields: Fields, name: str) -> tuple[Layer, Beside]:

@@ -19,6 +19,12 @@ def check_sizes(fields: Fields, target: Network) -> None:
             raise ModelError(f"the head's {name} is {said}, the model's {own}", FOR_ANOTHER)
 
 
+def flat(fields: Fields) -> Fields:
+    """Speculators keep the layer's fields in a section of their own."""
+    section = fields.values.get("transformer_layer_config")
+    return Fields(fields.values | section) if isinstance(section, dict) else fields
+
+
 def named(names: Collection[str], *candidates: str) -> str:
     """The first of these prefixes that tensors have; the first one where none has any."""
     return next((each for each in candidates if any(name.startswith(each) for name in names)), candidates[0])

@@ -41,7 +41,9 @@ def _read(method: str, headers: FolderHeaders, target: Network) -> Head | Residu
     if (network := head.network).embedding not in head.shared:
         headers.check_floats(network.embedding, network.vocab_size, network.hidden_size)
     _check_ids(headers, head.id_offsets, head.output.outputs)
-    if head.mask is not None:
+    if head.markov is not None:
+        headers.check_floats(head.markov.table, network.vocab_size, head.markov.linear.inputs)
+    if head.mask is not None and head.mask.features:
         headers.check_floats(head.mask.features, 1, len(head.taps) * target.hidden_size)
     return head
 

@@ -22,10 +22,20 @@ class Mask:
     """What rows of a draft read whose token and hidden value aren't known yet."""
 
     token: int
-    # The tensor [1, width of the taps] in place of the target's features.
-    features: str
+    # The tensor [1, width of the taps] in place of the target's features; "": rows come without hidden values.
+    features: str = ""
     # The longest draft that it was trained for; 0: not said.
     block: int = 0
+    # Whether the row of the text's last token gives the first draft token; else the first mask does.
+    by_last_token: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Markov:
+    """What is added to the logits behind a token: linear(row of the token)."""
+
+    table: str  # tensor [vocab_size of the network, linear.inputs]
+    linear: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,7 @@ class Head:
     shared: Mapping[str, str] = field(default_factory=dict)
     # For a head whose whole draft is one pass, over rows of this mask; it has no `follows`.
     mask: Mask | None = None
+    markov: Markov | None = None
 
     @property
     def output(self) -> Linear:

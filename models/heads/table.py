@@ -17,6 +17,8 @@ NAMES = (
     "block",
     "medusa",
     "hydra",
+    "dflash",
+    "dspark",
 )
 HEADS: dict[str, HeadRow] = {name: import_module(f"models.heads.{name}").ROW for name in NAMES}
 # Any whole model.

@@ -48,6 +48,16 @@ class PlainAttention:
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
+        q = self.store(x, batch)
+        last = torch.from_numpy(batch.seen - 1 if len(batch.seen) else batch.positions).to(x.device)
+        attended = torch.empty_like(q)
+        for rows, table in sequences(batch):
+            pages = torch.from_numpy(table).to(x.device)
+            attended[rows] = self._attend(q[rows], last[rows], pages)
+        return self._output(attended.flatten(1).to(x.dtype))
+
+    def store(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Keys and values of the rows, in their slots; the queries [R, heads, D]."""
         spec = self._spec
         at = torch.from_numpy(batch.positions).to(x.device)
         q, k, v = self._qkv(x).split([n * spec.head_dim for n in (spec.heads, spec.kv_heads, spec.kv_heads)], dim=-1)
@@ -57,14 +67,10 @@ class PlainAttention:
         rows, slots = kept(batch, x.device)
         self._keys.flatten(0, 1)[slots] = as_kept(k[rows], self._keys.dtype)
         self._values.flatten(0, 1)[slots] = as_kept(v[rows], self._values.dtype)
-        attended = torch.empty_like(q)
-        for rows, table in sequences(batch):
-            pages = torch.from_numpy(table).to(x.device)
-            attended[rows] = self._attend(q[rows], at[rows], pages)
-        return self._output(attended.flatten(1).to(x.dtype))
+        return q
 
     def _attend(self, q: torch.Tensor, at: torch.Tensor, pages: torch.Tensor) -> torch.Tensor:
-        """q [R, heads, D] of one sequence, over all that its pages hold up to the last row's position."""
+        """q [R, heads, D] of one sequence, each over what its pages hold up to position `at`."""
         spec, length = self._spec, int(at[-1]) + 1
         group = spec.heads // spec.kv_heads
         keys, values = (

@@ -52,6 +52,7 @@ class PlainExecutor:
         self._embedding = PlainEmbedding(network, weights, options, device)
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
         self._entry = _entry(network.entry, weights, options, device)
+        self._context = norm_or_cast(network.context, weights, options, device)
         self._norm = norm_or_cast(network.norm, weights, options, device)
         self._head = PlainLinear(network.head, weights, options, device) if network.head.parts else None
 
@@ -75,7 +76,8 @@ class PlainExecutor:
             hidden = hidden.to(self._device)[torch.from_numpy(batch.feature_rows).long().to(self._device)]
         for source, target in batch.forks.reshape(-1, 2).tolist():
             self.copy_page(source, target)
-        if not self.strict:
+        # Rows of a block read what those behind them stored.
+        if not self.strict or len(batch.seen):
             logits, final, features = self._run(batch, hidden)
         else:
             rows = enumerate(_rows_alone(batch))
@@ -89,6 +91,12 @@ class PlainExecutor:
             return Output(logits, final=read)
         places = torch.from_numpy(batch.feature_rows).long().to(self._device)
         return Output(logits, torch.empty_like(features).index_copy_(0, places, features), read)
+
+    @torch.inference_mode()
+    def store(self, batch: Batch, hidden: torch.Tensor) -> None:
+        x = self._context(hidden.to(self._device).float())
+        for layer in self._layers:
+            layer.attention.store(x, batch)
 
     def _run(
         self, batch: Batch, hidden: torch.Tensor | None

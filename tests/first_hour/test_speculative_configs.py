@@ -55,8 +55,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "FastDeploy, topp": (
         {"method": "ngram", "verify_strategy": "topp", "max_candidate_len": 5, "verify_window": 2}, "", {},
     ),
-    "vLLM, DFlash": (
-        {"method": "dflash", "model": "./d"}, "dflash", {"method": "block", "model": "./d"},
+    "vLLM, Qwen3-Next": (
+        {"method": "qwen3_next_mtp"}, "qwen3_next_mtp", {"method": "mtp"},
     ),
     "LMDeploy, MTP": ({"method": "deepseek_mtp", "num_speculative_tokens": 3}, "", {}),
     "LMDeploy, EAGLE-3": (

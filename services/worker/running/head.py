@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from models.batch import Stretch, make_batch
-from models.executor import Chains, Executor, Options, Output, PageTensor
+from models.executor import Chains, Contexts, Executor, Options, Output, PageTensor
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.weights import HeadWeights, target_ids
 from models.memory import NUMBER_BYTES, kept_by, numbers_of, weight_bytes
-from models.passes import forward
+from models.passes import forward, store
 from models.projection import Projection
 from models.spec import Linear, Network
 from models.weights import Weights
@@ -69,6 +69,9 @@ class OpenedHead:
         """In memory; what is shared with the target's folder is there twice."""
         network, combine = self.head.network, self.head.combine
         mixed = 0 if combine is None else numbers_of(combine) * NUMBER_BYTES[options.dtype]
+        if (markov := self.head.markov) is not None:
+            table = network.vocab_size * markov.linear.inputs * self._own.number_bytes(markov.table)
+            mixed += table + numbers_of(markov.linear) * NUMBER_BYTES[options.dtype]
         return weight_bytes(network, kept_by(network, self._weights, options.dtype, codes_stay)) + mixed
 
     def load(self, executor: Any, options: Options, device: torch.device) -> HeadModel:
@@ -80,7 +83,10 @@ class OpenedHead:
         ids = None if self._ids is None else self._ids.to(device)
         made: Executor = executor(self.head.network, self._weights, options)
         model = HeadModel(self.head, made, options.page_tokens, combine, ids)
-        if self.head.mask is not None:
+        if (markov := self.head.markov) is not None:
+            table = self._own.take(markov.table, self.head.network.vocab_size, markov.linear.inputs).to(device)
+            model.markov = table, executor.projection(markov.linear, self._weights, options, device)
+        if self.head.mask is not None and self.head.mask.features:
             width = len(self.head.taps) * self.head.network.hidden_size
             model.mask_hidden = model.hidden(self._own.take(self.head.mask.features, 1, width).to(device))
         return model
@@ -143,6 +149,7 @@ class HeadModel:
         self.page_tokens, self._combine = page_tokens, combine
         # The hidden value [1, H] of the rows of a mask.
         self.mask_hidden: torch.Tensor | None = None
+        self.markov: tuple[torch.Tensor, Projection] | None = None
         # Makes the passes of a draft without a look at their tokens; None: each pass gives its tokens to the host.
         self.chains: Chains | None = None
         # A block is one pass, and a prefix layer makes no drafts.
@@ -160,6 +167,20 @@ class HeadModel:
         """Of the target's features [n, taps · H]: the hidden values [n, H] that the network reads."""
         return features if self._combine is None else self._combine(features)
 
+    def behind(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits [B, its vocabulary] of rows whose draft has the target's `tokens` before them."""
+        if self.markov is None:
+            return logits
+        table, linear = self.markov
+        added = linear(table[torch.tensor(tokens, device=table.device)])
+        return logits + added.to(logits.device)
+
+    def store(self, rows: Sequence[HeadRows], hidden: torch.Tensor) -> None:
+        """Keys and values of texts, for a network whose text is hidden values alone."""
+        assert isinstance(self.executor, Contexts)
+        stretches = [Stretch(each.tokens, each.start, each.pages, len(each.tokens)) for each in rows]
+        store(self.executor, stretches, self.page_tokens, hidden)
+
     def forward(
         self, rows: Sequence[HeadRows], hidden: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -167,9 +188,10 @@ class HeadModel:
         vocabulary], and the last values of each sequence that are hidden in the next pass, [sequences, H]. Valid until
         the next call."""
         stretches, ends, row = [], [], 0
+        block = self.head.network.context is not None
         for each in rows:
             count = len(each.tokens)
-            stretches.append(Stretch(each.tokens, each.start, each.pages, count - each.wanted))
+            stretches.append(Stretch(each.tokens, each.start, each.pages, count - each.wanted, block=block))
             row += count
             ends.append(row - 1)
         output = forward(self.executor, stretches, self.page_tokens, hidden)

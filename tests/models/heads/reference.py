@@ -109,6 +109,31 @@ def mimo_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[
     return linear(x, state["lm_head.weight"]), x
 
 
+def dflash(state: State, mixed: torch.Tensor, tokens: torch.Tensor, layers: int = 2) -> torch.Tensor:
+    """Logits of a block of tokens behind a text, of which the layers read `mixed` [T, hidden] alone."""
+    text, x = norm(mixed, state["hidden_norm.weight"]), state["embed_tokens.weight"][tokens]
+    for layer in range(layers):
+        name = f"layers.{layer}."
+        x = x + _attention_to_all(state, f"{name}self_attn.", text, norm(x, state[f"{name}input_layernorm.weight"]))
+        x = x + mlp(state, f"{name}mlp.", norm(x, state[f"{name}post_attention_layernorm.weight"]))
+    return linear(norm(x, state["norm.weight"]), state["lm_head.weight"])
+
+
+def _attention_to_all(state: State, name: str, text: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """Of the block's rows, each of which sees the text and the whole block."""
+    whole = torch.cat([text, block])
+    q, k, v = (linear(whole, state[f"{name}{part}_proj.weight"]).unflatten(-1, (-1, HEAD_DIM)) for part in "qkv")
+    q, k = (_rotated(norm(x, state[f"{name}{part}_norm.weight"]), False) for x, part in ((q, "q"), (k, "k")))
+    k, v = (each.repeat_interleave(HEADS // KV_HEADS, 1) for each in (k, v))
+    weights = (torch.einsum("thd,shd->hts", q[len(text) :], k) * HEAD_DIM**-0.5).softmax(-1)
+    return linear(torch.einsum("hts,shd->thd", weights, v).flatten(1), state[f"{name}o_proj.weight"])
+
+
+def markov(state: State, logits: torch.Tensor, before: int) -> torch.Tensor:
+    """DSpark's: of one row, behind the token `before` of the target's vocabulary."""
+    return logits + state["markov_head.markov_w2.weight"] @ state["markov_head.markov_w1.weight"][before]
+
+
 def medusa(state: State, hidden: torch.Tensor, head: int, blocks: int) -> torch.Tensor:
     x = hidden
     for block in range(blocks):
@@ -200,6 +225,31 @@ def write_block(folder: Path, **config: Any) -> State:
     """P-EAGLE's layout."""
     said = {"parallel_drafting": True, "ptd_token_id": MASK_TOKEN, "block_size": BLOCK} | config
     return write_eagle3(folder, more={"mask_hidden": (1, 3 * HIDDEN)}, **said)
+
+
+def write_dflash(
+    folder: Path, more: dict[str, tuple[int, ...]] | None = None, own: bool = False, **config: Any
+) -> State:
+    """The authors' layout; `own`: with a vocabulary of its own. A block has BLOCK masks."""
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (HIDDEN, 2 * HIDDEN), **(more or {})}
+    shapes |= {"norm.weight": (HIDDEN,), "hidden_norm.weight": (HIDDEN,)}
+    for layer in range(2):
+        shapes |= layer_shapes(f"layers.{layer}.")
+        shapes |= {f"layers.{layer}.self_attn.{part}_norm.weight": (HEAD_DIM,) for part in "qk"}
+    said = {
+        "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2, "head_dim": HEAD_DIM,
+        "block_size": BLOCK + 1, "dflash_config": {"mask_token_id": MASK_TOKEN, "target_layer_ids": [0, 2]},
+    } | config  # fmt: skip
+    if not own:
+        return write(folder, shapes, said)
+    shapes["lm_head.weight"] = (DRAFT_VOCABULARY, HIDDEN)
+    return write(folder, shapes, said | {"draft_vocab_size": DRAFT_VOCABULARY}, d2t=torch.arange(DRAFT_VOCABULARY) + 1)
+
+
+def write_dspark(folder: Path, **config: Any) -> State:
+    """With a vocabulary of its own. The row of the text's last token gives the first of BLOCK draft tokens."""
+    more = {"markov_head.markov_w1.weight": (VOCABULARY, 8), "markov_head.markov_w2.weight": (DRAFT_VOCABULARY, 8)}
+    return write_dflash(folder, more, own=True, **({"block_size": BLOCK, "markov_rank": 8} | config))
 
 
 def write_eagle(folder: Path, bias: bool = True) -> State:

@@ -27,6 +27,7 @@ from models.heads.head import Head, Mask
 from models.heads.residual import ResidualHeads
 from models.heads.sources import method_of
 from models.heads.weights import HeadWeights, target_ids
+from models.passes import store
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.taps import FINAL, Tap
@@ -167,6 +168,101 @@ def test_hidden_values_find_their_rows_in_a_tree(
     chain = Stretch([TREE.tokens[row] for row in path], 0, [1], 0)
     alone = executor.forward(make_batch([chain], PAGE_TOKENS), hidden[path]).logits
     torch.testing.assert_close(logits[path], alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_a_block_sees_the_whole_text_and_all_of_itself(
+    name: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    """Keys and values of two texts are made in chunks of the model's values; then come their blocks, over the end of a
+    page, in one pass."""
+    state = reference.write_dflash(tmp_path)
+    head, weights = _open(tmp_path, "dflash", target)
+    executor: Any = EXECUTORS[name](head.network, weights, Options("float32", PAGES, PAGE_TOKENS, 256))
+    state, lengths = _with_shared(state, head, weights), (19, 30) if name == "gpu" else (29, 48)
+    hidden = [torch.randn(length, HIDDEN, generator=torch.Generator().manual_seed(length)) for length in lengths]
+    tables = [[4, 9, 2, 7], [1, 0, 8, 3]]
+    for text, pages in zip(hidden, tables, strict=True):
+        for start, end in ((0, 9), (9, 17), (17, len(text))):
+            store(executor, [Stretch([0] * (end - start), start, pages, end - start)], PAGE_TOKENS, text[start:end])
+    blocks = [[5, *[reference.MASK_TOKEN] * 4], [9, *[reference.MASK_TOKEN] * 3]]
+    stretches = [
+        Stretch(tokens, len(text), pages, 1, block=True)
+        for tokens, text, pages in zip(blocks, hidden, tables, strict=True)
+    ]
+    found = executor.forward(make_batch(stretches, PAGE_TOKENS)).logits
+    rows = [
+        reference.dflash(state, text, torch.tensor(block))[1:] for text, block in zip(hidden, blocks, strict=True)
+    ]
+    torch.testing.assert_close(found, torch.cat(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_what_dflash_and_dspark_say_of_themselves(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    reference.write_dflash(tmp_path / "dflash")
+    head, _ = _open(tmp_path / "dflash", "dflash", target)
+    assert head.taps == (0, 2)
+    assert head.mask == Mask(reference.MASK_TOKEN, block=reference.BLOCK, by_last_token=False)
+    # Speculators count layers from 1, and their first token is a mask's.
+    speculators = {"dflash_config": None, "aux_hidden_state_layer_ids": [1, 3], "mask_token_id": 3, "block_size": 9}
+    reference.write_dspark(tmp_path / "dspark", **speculators)
+    head, _ = _open(tmp_path / "dspark", "dspark", target)
+    assert head.taps == (0, 2) and head.mask == Mask(3, block=8, by_last_token=False) and head.markov is not None
+    reference.write_dspark(tmp_path / "dspark", dflash_config=None, mask_token_id=3, target_layer_ids=[1, 2])
+    head, _ = _open(tmp_path / "dspark", "dspark", target)
+    assert head.taps == (1, 2) and head.mask == Mask(3, block=reference.BLOCK)
+
+
+def _of(layers: list[int], token: int | None = 7, **more: Any) -> dict[str, Any]:
+    return {"dflash_config": {"mask_token_id": token, "target_layer_ids": layers} | more}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_of([0, 2], VOCABULARY), f"mask_token_id is {VOCABULARY}"),
+        (_of([0, 2], -1), "mask_token_id is -1"),
+        (_of([0, 2], None), "mask_token_id is None"),
+        (_of([0, 3]), r"reads layers \[0, 3\] of a model with 3"),
+        (_of([-1, 2]), r"reads layers \[-1, 2\]"),
+        (_of([1, 1]), r"reads layers \[1, 1\]"),
+        (_of([]), r"reads layers \[\]"),
+        (_of([0, 1, 2]), r"fc.weight has shape"),
+        (_of([0, 2], causal=True), "causal is True"),
+        ({"dflash_config": None}, "reads layers None"),
+        ({"num_target_layers": 36}, "num_target_layers is 36, and the model has 3"),
+        ({"block_size": 1}, "block_size is 1"),
+        ({"block_size": 10**9}, "block_size is 1000000000"),
+        ({"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}, "sliding_window"),
+        ({"sample_from_anchor": True}, "sample_from_anchor is True"),
+        ({"selector_rank": 4}, "selector_rank is 4"),
+        ({"vocab_size": 99}, "vocab_size is 99, the model's 101"),
+        ({"num_hidden_layers": 3}, r"layers\.2\.\S* is missing"),
+    ],
+)
+def test_a_dflash_head_that_fits_no_model_or_asks_for_more_is_refused_by_name(
+    change: dict[str, Any], said: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_dflash(tmp_path, **change)
+    with pytest.raises(ModelError, match=said):
+        _open(tmp_path, "dflash", target)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("markov_head.markov_w1.weight", (VOCABULARY, 7)), ("markov_head.markov_w1.weight", (VOCABULARY - 1, 8)),
+        ("markov_head.markov_w2.weight", (VOCABULARY, 8)), ("hidden_norm.weight", (HIDDEN + 1,)),
+        ("layers.1.self_attn.k_norm.weight", (8,)),
+    ],
+)  # fmt: skip
+def test_a_tensor_of_dspark_of_another_shape_is_refused_by_name(
+    name: str, shape: tuple[int, ...], target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_dspark(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=f"{name} has shape"):
+        _open(tmp_path, "dspark", target)
 
 
 def _prefix_of(folder: Path, target: tuple[Network, Weights], make: Callable[..., Executor]) -> Executor:
@@ -321,6 +417,8 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
         "qwen3-next": ("mtp", reference.write_qwen3_next_mtp),
         "medusa": ("medusa", reference.write_medusa),
         "hydra": ("hydra", reference.write_hydra),
+        "dflash": ("dflash", reference.write_dflash),
+        "dspark": ("dspark", reference.write_dspark),
         "hydra++": ("hydra", lambda folder: reference.write_hydra(folder, prefix=True)),
     }
     for name, (method, write) in writers.items():
@@ -395,6 +493,8 @@ MAPPED: dict[str, tuple[Callable[[Path], object], str]] = {
     "eagle3": (reference.write_eagle3, "d2t"),
     "block": (reference.write_block, "d2t"),
     "mtp": (_write_short_mtp, "d2t"),
+    "dflash": (lambda folder: reference.write_dflash(folder, own=True), "d2t"),
+    "dspark": (reference.write_dspark, "d2t"),
     "medusa": (_write_medusa_for_vllm, "token_map"),
 }
 

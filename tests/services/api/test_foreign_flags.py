@@ -246,7 +246,7 @@ def test_a_flag_whose_value_may_be_left_out_swallows_no_other_word(words: list[s
         (["--batch-size", "2048"], "flag --batch-size: write --max-sequences N ", ["-b", "2048"]),
         (["--spec-type", "ngram-mod,draft-mtp"], "flag --spec-type: write --method auto, and --draft-model own ",
          ["--method", "auto", "--draft-model", "own"]),
-        (["--spec-type", "draft-dflash"], "flag --spec-type: 'draft-dflash' is not one of ", ["--spec-type", "none"]),
+        (["--spec-type", "draft-tree"], "flag --spec-type: 'draft-tree' is not one of ", ["--spec-type", "none"]),
         (["-nocb"], "flag --cont-batching: leave it out: ", ["-cb"]),
         (["-nkvo"], "flag --kv-offload: not served: ", ["-kvo"]),
     ],

@@ -220,7 +220,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     ),
     "vLLM, DFlash": (
         {"method": "dflash", "model": HEAD, "num_speculative_tokens": 15},
-        "method: 'dflash' needs the network of DFlash (a block head is like it), which isn't served; served are",
+        {"method": "dflash", "draft_model": HEAD, "num_speculative_tokens": 15},
     ),
     "vLLM, sampled drafts": (
         {"method": "eagle3", "model": HEAD, "draft_sample_method": "probabilistic"},
@@ -233,8 +233,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     ),
     "vLLM, n-grams on a GPU": ({"method": "ngram_gpu"}, {"method": "ngram"}),
     "SGLang, DFlash": (
-        {"--speculative-algorithm": "DFLASH"},
-        "flag --speculative-algorithm: 'DFLASH' needs the network of DFlash",
+        {"--speculative-algorithm": "DFLASH", "--speculative-draft-model": HEAD},
+        {"method": "dflash", "draft_model": HEAD},
     ),
     "LMDeploy, EAGLE-3": (
         {

@@ -30,20 +30,27 @@ class BlockDrafter(HeadDrafter):
                 following.pages = each.pages
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        chains = [DraftChain(each) for each in requests]
         rows: list[HeadRows] = []
         hidden: list[torch.Tensor] = []
-        for chain in chains:
-            following = self._known[chain.request.text.text_id]
+        for each in requests:
+            following = self._known[each.text.text_id]
             hidden.append(self._model.hidden(torch.cat(following.gathered())))
-            rows.append(self._with_masks(following, chain.request.budget, hidden))
+            rows.append(self._with_masks(following, each.budget, hidden))
         logits, _ = self._model.forward(rows, torch.cat(hidden))
+        return self._drafts(requests, rows, logits)
+
+    def _drafts(
+        self, requests: Sequence[DraftRequest], rows: Sequence[HeadRows], logits: torch.Tensor
+    ) -> list[Draft]:
+        """From the logits of the wanted rows."""
+        chains = [DraftChain(each) for each in requests]
         counts = [row.wanted for row in rows]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
         for place in range(max(counts)):
             # However small its chance is: the pass that a token might not be worth is made.
             going = [index for index, count in enumerate(counts) if place < count]
-            of_place = logits[[firsts[index] + place for index in going]]
+            before = [[chains[index].request.text.tokens[-1], *chains[index].tokens][-1] for index in going]
+            of_place = self._model.behind(logits[[firsts[index] + place for index in going]], before)
             choose([chains[index] for index in going], of_place, self._model.ids, self._vocab_size)
         return [chain.made(self.name) for chain in chains]
 

@@ -126,6 +126,7 @@ class HeadDrafter:
         self._model = model.head
         self._reads_hidden = self._model.head.network.entry is not None
         self._vocab_size = model.facts.vocab_size
+        self._max_context = model.facts.max_context
         self._branch_pages = range(model.facts.pages, model.facts.pages + model.facts.branch_pages)
         self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()
         self._known: dict[int, Following] = {}

@@ -106,6 +106,64 @@ def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, tar
         assert draft.tokens == head.ids[logits[-len(draft.tokens) :].argmax(-1)].tolist()
 
 
+BLOCKS = {"dflash": reference.write_dflash, "dspark": reference.write_dspark}
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+@pytest.mark.parametrize("method", BLOCKS)
+def test_a_block_over_the_models_values_is_that_of_the_reference(
+    method: str, executor: str, target: Path, tmp_path: Path
+) -> None:
+    """From a prompt in chunks, after rejections, from shared pages, and up to the end of the context."""
+    state = with_shared(BLOCKS[method](tmp_path), target)
+    world = World(target, method, tmp_path, executor, max_step_tokens=16)
+    texts = [prompt(40), prompt(7, 1), prompt(33), prompt(240, 2)]
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    again = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
+    assert any(each.finished.cached_tokens for each in again)
+    assert any(each.finished.speculation.accepted < each.finished.speculation.drafted for each in drafted)
+    head = world.model.head
+    assert isinstance(head, HeadModel) and world.kept.drafts
+    whole = [(text, draft) for text, draft in world.kept.drafts if len(draft.tokens) == reference.BLOCK]
+    assert len(whole) > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == reference.BLOCK
+    for text, draft in whole[::4]:
+        assert draft.tokens == _of_block(head, state, target, text, len(draft.tokens))
+
+
+def test_a_block_ends_with_the_context(target: Path, tmp_path: Path) -> None:
+    """Whatever is asked for, no row is behind the last position."""
+    reference.write_dflash(tmp_path)
+    world = World(target, "dflash", tmp_path, "compiled")
+    draft = world.kept.draft
+    world.kept.draft = lambda asked: draft([dataclasses.replace(each, budget=4) for each in asked])  # type: ignore
+    world.run(request(prompt(250), max_tokens=6, ignore_eos=True))
+    lengths = {len(text): len(draft.tokens) for text, draft in world.kept.drafts}
+    assert lengths == {251: 4, 252: 4, 253: 3, 254: 2}
+
+
+def _of_block(head: HeadModel, state: State, target: Path, text: list[int], count: int) -> list[int]:
+    mixed = features_of(target, text[:-1], head.head.taps) @ state["fc.weight"].T
+    masks = count - (head.markov is not None)
+    logits = reference.dflash(state, mixed, torch.tensor([text[-1], *[reference.MASK_TOKEN] * masks]))[-count:]
+    found: list[int] = []
+    for row in logits:
+        row = row if head.markov is None else reference.markov(state, row, [text[-1], *found][-1])
+        found.append(int(row.argmax()) if head.ids is None else int(head.ids[row.argmax()]))
+    return found
+
+
+def test_a_block_in_the_interpreter_of_the_gpus_kernels_is_that_of_plain_torch(target: Path, tmp_path: Path) -> None:
+    reference.write_dspark(tmp_path)
+    drafts = []
+    for executor in ("plain", "triton"):
+        world = World(target, "dspark", tmp_path, executor, max_step_tokens=16)
+        world.run(request(prompt(9), max_tokens=6))
+        drafts.append([(text, draft.tokens) for text, draft in world.kept.drafts])
+    assert drafts[0] == drafts[1] and len(drafts[0]) > 1
+
+
 def test_no_token_of_a_block_is_left_out_for_its_small_chance(target: Path, tmp_path: Path) -> None:
     """The floor is what one more pass is worth, and there is none."""
     reference.write_block(tmp_path)
@@ -277,7 +335,7 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
 
 
 @pytest.mark.parametrize("whole_steps", [2, 64])
-@pytest.mark.parametrize("method", ["draft_model", "eagle3", "block"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "block", "dflash"])
 def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
     method: str, whole_steps: int, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +343,8 @@ def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
     monkeypatch.setattr(head_drafter, "WHOLE_STEPS", whole_steps)
     folder = target
     if method != "draft_model":
-        {"eagle3": reference.write_eagle3, "block": reference.write_block}[method](tmp_path)
+        writers = {"eagle3": reference.write_eagle3, "block": reference.write_block, "dflash": reference.write_dflash}
+        writers[method](tmp_path)
         folder = tmp_path
     always, seldom = World(target, method, folder, "compiled"), World(target, method, folder, "compiled")
     drafts = seldom.drafts.draft

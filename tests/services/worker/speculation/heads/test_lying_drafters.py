@@ -145,6 +145,7 @@ def test_only_one_draft_of_a_batch_is_dropped_for_its_own_fault(world: World) ->
 NORMS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "eagle3": ("norm.weight", reference.write_eagle3),
     "block": ("norm.weight", reference.write_block),
+    "dspark": ("norm.weight", reference.write_dspark),
     "eagle": ("layers.0.post_attention_layernorm.weight", reference.write_eagle),
     "medusa": ("", reference.write_medusa),
 }

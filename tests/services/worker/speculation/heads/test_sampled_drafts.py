@@ -59,6 +59,15 @@ def _block(world: World, state: State, target: Path, text: list[int], draft: Dra
     yield from found[-len(draft.tokens) :]
 
 
+def _dspark(world: World, state: State, target: Path, text: list[int], draft: Draft) -> Iterator[torch.Tensor]:
+    head, before = world.model.head, [text[-1], *draft.tokens]
+    assert isinstance(head, HeadModel)
+    values = features_of(target, text[:-1], head.head.taps) @ state["fc.weight"].T
+    tokens = torch.tensor([text[-1], *[MASK_TOKEN] * (len(draft.tokens) - 1)])
+    for row, token in zip(reference.dflash(state, values, tokens), before, strict=False):
+        yield reference.markov(state, row, token)
+
+
 def _medusa(world: World, state: State, target: Path, text: list[int], draft: Draft) -> Iterator[torch.Tensor]:
     hidden = features_of(target, text[:-1], ("final",))[-1]
     ids = slice(None) if world.model.head.ids is None else world.model.head.ids  # type: ignore[union-attr]
@@ -85,6 +94,7 @@ def _write_for_vllm(folder: Path) -> State:
 
 KINDS = {layout: _of_a_network(layout) for layout in WRITERS} | {
     "block": Kind("block", reference.write_block, _block),
+    "dspark": Kind("dspark", reference.write_dspark, _dspark),
     "medusa": Kind("medusa", reference.write_medusa, _medusa),
     "medusa, vllm": Kind("medusa", _write_for_vllm, _medusa),
     "hydra": Kind("hydra", reference.write_hydra, _hydra),
