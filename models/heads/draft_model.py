@@ -1,11 +1,11 @@
-"""A draft model: any smaller model with the target's tokenizer. It reads tokens alone."""
+"""A draft model: any smaller model with the target's tokenizer, or a similar one (models/heads/twins.py). It reads
+tokens alone."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from models.config import Fields, network_of
-from models.errors import ModelError
 from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
@@ -13,11 +13,7 @@ from models.spec import Network
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
-    network = network_of(fields)
-    if network.vocab_size != target.vocab_size:
-        sizes = f"{network.vocab_size} tokens, the model's {target.vocab_size}"
-        raise ModelError(f"the draft model's vocabulary has {sizes}", "use a draft model with the same tokenizer")
-    return Head(network)
+    return Head(network_of(fields))
 
 
 def form(network: Network, vocabulary: int) -> Form:
@@ -36,7 +32,7 @@ ROW = HeadRow(
     read,
     label="draft model",
     what="the draft model",
-    help="A smaller model with the same tokenizer drafts, one pass for each token",
+    help="A smaller model with the same tokenizer, or a similar one, drafts, one pass for each token",
     length=5,
     aliases=("draft", "standalone", "draft-simple"),
     form=form,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from models.config import read_network
 from models.errors import ModelError
 from models.heads.table import DRAFT_MODEL, HEADS, TRAINED, kind_of
+from models.heads.twins import twins_of
 from models.sources import ensure_model, fetch_from_hub, is_hub_id, weight_files
 from models.tensor_headers import read_headers
 from models.torch_files.found import refuse_torch_files, to_type
@@ -28,7 +30,7 @@ def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Pa
         if given.is_dir():
             check_kind(method, _names(given), given)
         folder = ensure_model(name_or_path, cache)
-        _check_tokenizer(folder, target)
+        twins_of(folder, target, *(read_network(each).vocab_size for each in (folder, target)))
         return folder
     folder = _folder(name_or_path, cache)
     if not (folder / "config.json").is_file() or not all(file.is_file() for file in weight_files(folder)):
@@ -82,9 +84,3 @@ def _folder(name_or_path: str, cache: Path) -> Path:
             raise ModelError(f"{name_or_path} has no safetensors files", fix)
     refuse_torch_files(folder)
     return folder
-
-
-def _check_tokenizer(folder: Path, target: Path) -> None:
-    own, other = (each / "tokenizer.json" for each in (folder, target))
-    if own.read_bytes() != other.read_bytes():
-        raise ModelError(f"{folder} has another tokenizer than {target}", "use a draft model with the same tokenizer")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from models.batch import Stretch, make_batch
@@ -20,6 +21,8 @@ from models.executor import Chains, Contexts, Executor, Options, Output, PageTen
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
+from models.heads.table import DRAFT_MODEL
+from models.heads.twins import ALONE, Twins, twins_of
 from models.heads.weights import HeadWeights, target_ids
 from models.memory import NUMBER_BYTES, kept_by, numbers_of, weight_bytes
 from models.passes import forward, store
@@ -54,8 +57,8 @@ class HeadTree:
 class OpenedHead:
     """A network's folder, read and checked, before there are pages."""
 
-    def __init__(self, head: Head, own: Weights, target: Weights) -> None:
-        self.head, self._own = head, own
+    def __init__(self, head: Head, own: Weights, target: Weights, twins: Twins | None = None) -> None:
+        self.head, self._own, self._twins = head, own, twins
         self._ids = target_ids(head, own, head.network.vocab_size)
         self._weights = HeadWeights(own, target, head.shared, self._ids, head.network.vocab_size)
         self.taps = head.taps
@@ -82,7 +85,7 @@ class OpenedHead:
             combine = executor.projection(self.head.combine, self._weights, options, device)
         ids = None if self._ids is None else self._ids.to(device)
         made: Executor = executor(self.head.network, self._weights, options)
-        model = HeadModel(self.head, made, options.page_tokens, combine, ids)
+        model = HeadModel(self.head, made, options.page_tokens, combine, ids, self._twins, device)
         if (markov := self.head.markov) is not None:
             table = self._own.take(markov.table, self.head.network.vocab_size, markov.linear.inputs).to(device)
             model.markov = table, executor.projection(markov.linear, self._weights, options, device)
@@ -137,15 +140,28 @@ def open_head(method: str, folder: Path, target: Network, target_folder: Path) -
     own, theirs = Weights(folder), Weights(target_folder)
     if isinstance(head, ResidualHeads):
         return OpenedResidual(head, own, theirs, target)
-    return OpenedHead(head, own, theirs)
+    twins = None
+    if method == DRAFT_MODEL:
+        twins = twins_of(folder, target_folder, head.network.vocab_size, target.vocab_size)
+    return OpenedHead(head, own, theirs, twins)
 
 
 class HeadModel:
     def __init__(
-        self, head: Head, executor: Executor, page_tokens: int, combine: Projection | None, ids: torch.Tensor | None
-    ) -> None:
-        """`combine` mixes the target's features; `ids` are the target's ids of its tokens (None: the same)."""
+        self, head: Head, executor: Executor, page_tokens: int, combine: Projection | None, ids: torch.Tensor | None,
+        twins: Twins | None = None, device: torch.device | None = None,
+    ) -> None:  # fmt: skip
+        """`combine` mixes the target's features; `ids` are the target's ids of its tokens (None: the same). `twins`: it
+        has another tokenizer."""
         self.head, self.executor, self.ids = head, executor, ids
+        # By the target's ids, what it reads; and what is added to its logits, so that tokens without a twin have no
+        # chance.
+        self._read: np.ndarray | None = None
+        self._closed: torch.Tensor | None = None
+        if twins is not None:
+            drafted = torch.tensor(twins.drafted, device=device)
+            self._read, self.ids = np.array(twins.read, np.int64), drafted.clamp_min(0)
+            self._closed = torch.zeros(len(drafted), device=device).masked_fill_(drafted == ALONE, -torch.inf)
         self.page_tokens, self._combine = page_tokens, combine
         # The hidden value [1, H] of the rows of a mask.
         self.mask_hidden: torch.Tensor | None = None
@@ -153,7 +169,7 @@ class HeadModel:
         # Makes the passes of a draft without a look at their tokens; None: each pass gives its tokens to the host.
         self.chains: Chains | None = None
         # A block is one pass, and a prefix layer makes no drafts.
-        if isinstance(executor, Chains) and head.mask is None and head.network.head.parts:
+        if isinstance(executor, Chains) and head.mask is None and head.network.head.parts and twins is None:
             self.chains = executor
             executor.prepare_chain(ids)
 
@@ -191,11 +207,17 @@ class HeadModel:
         block = self.head.network.context is not None
         for each in rows:
             count = len(each.tokens)
-            stretches.append(Stretch(each.tokens, each.start, each.pages, count - each.wanted, block=block))
+            tokens = self._own_tokens(each.tokens)
+            stretches.append(Stretch(tokens, each.start, each.pages, count - each.wanted, block=block))
             row += count
             ends.append(row - 1)
         output = forward(self.executor, stretches, self.page_tokens, hidden)
-        return output.logits, None if output.features is None else _of_rows(output.features, ends)
+        logits = output.logits if self._closed is None else output.logits + self._closed
+        return logits, None if output.features is None else _of_rows(output.features, ends)
+
+    def _own_tokens(self, tokens: list[int]) -> list[int]:
+        found: list[int] = tokens if self._read is None else self._read[tokens].tolist()
+        return found
 
     def start_chain(self, logits: torch.Tensor, hidden: torch.Tensor | None) -> None:
         """Where `chains` is set: choose the likeliest token behind each text."""
@@ -212,9 +234,11 @@ class HeadModel:
         """Logits of the wanted rows, and the values of all rows that are hidden in the next pass, in the order of the
         trees. Valid until the next call."""
         stretches = [
-            Stretch(each.tokens, each.start, each.pages, each.logits_from, each.parents, each.spare) for each in trees
+            Stretch(self._own_tokens(each.tokens), each.start, each.pages, each.logits_from, each.parents, each.spare)
+            for each in trees
         ]
-        return forward(self.executor, stretches, self.page_tokens, hidden)
+        output = forward(self.executor, stretches, self.page_tokens, hidden)
+        return output if self._closed is None else replace(output, logits=output.logits + self._closed)
 
 
 def _of_rows(features: torch.Tensor, rows: list[int]) -> torch.Tensor:

@@ -4,6 +4,7 @@ text, and the text doesn't change."""
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from driving import request
 from head_world import WRITERS, World, features_of, prompt, reference, with_shared
 from reference import HIDDEN, VOCABULARY, State
+from safetensors.torch import load_file, save_file
 
 from models.batch import Batch
 from models.gpu.chain import Chain
@@ -39,6 +41,43 @@ def test_every_draft_of_the_model_itself_is_accepted(executor: str, target: Path
         stats = each.finished.speculation
         assert stats.accepted == stats.drafted > 25
     assert any(each.finished.cached_tokens for each in again)
+
+
+@pytest.mark.parametrize("trees", [False, True])
+def test_a_draft_model_with_the_ids_of_another_tokenizer_drafts_the_same_text(
+    trees: bool, target: Path, tmp_path: Path
+) -> None:
+    """The model itself, whose ids go backwards behind four that only the draft model has."""
+    words = {f"w{token}": token for token in range(VOCABULARY)}
+    model = _renumbered(target, tmp_path / "model", words, list(range(VOCABULARY)))
+    own = {"only": 0, "here": 1, "and": 2, "there": 3} | {f"w{VOCABULARY - 1 - at}": at + 4 for at in range(VOCABULARY)}
+    order = [*range(4), *reversed(range(VOCABULARY))]
+    draft_model = _renumbered(target, tmp_path / "draft", own, order)
+    world = World(model, "draft_model", draft_model, "compiled", trees=trees)
+    itself = World(target, "draft_model", target, "compiled", trees=trees)
+    for each in (world, itself):
+        drafted = each.run(*(request(text, max_tokens=30, ignore_eos=True) for text in (prompt(40), prompt(9, 1))))
+        assert all(each.finished.speculation.accepted > 10 for each in drafted)
+    drafts = [[(text, draft.tokens, draft.parents) for text, draft in each.kept.drafts] for each in (world, itself)]
+    assert drafts[0] == drafts[1]
+    sampled = request(prompt(9), max_tokens=20, temperature=1.0, seed=5, strategy="rejection")
+    world.kept.drafts.clear()
+    world.run(sampled)
+    assert all(draft.probs.shape[1] == VOCABULARY for _, draft in world.kept.drafts if draft.tokens)
+    assert world.drafts.controller.counts.refused == 0
+
+
+def _renumbered(target: Path, folder: Path, vocab: dict[str, int], rows: list[int]) -> Path:
+    """The model with these rows of its embedding and head, in this order, and a tokenizer of words."""
+    tensors = load_file(target / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = tensors[name][rows].contiguous()
+    folder.mkdir()
+    config = json.loads((target / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": len(rows)}))
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
 
 
 def test_a_preempted_text_is_read_again(target: Path) -> None:
