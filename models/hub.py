@@ -17,11 +17,9 @@ def is_hub_id(name: str) -> bool:
     return bool(_HUB_ID.fullmatch(name)) and not name.startswith((".", "/", "~"))
 
 
-def fetch_from_hub(
-    name: str, cache: Path, more: tuple[str, ...] = (), patterns: tuple[str, ...] = _FROM_HUB
-) -> Path:  # fmt: skip
-    """The folder of a model or of a head. `patterns` of the files that are fetched, and `more`. Raises `ModelError`."""
-    return Path(_asked(name, "snapshot_download", cache, allow_patterns=[*patterns, *more]))
+def fetch_from_hub(name: str, cache: Path, more: tuple[str, ...] = ()) -> Path:
+    """The folder of a model or of a head. `more`: patterns of files that are fetched, too. Raises `ModelError`."""
+    return Path(_asked(name, "snapshot_download", cache, allow_patterns=[*_FROM_HUB, *more]))
 
 
 def fetch_config(name: str, cache: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from models.heads.shipped import shipped_heads
 from models.heads.sources import ensure_head, method_of
+from models.heads.verifier import verifier_of
 from services.api.methods import AUTO, METHODS
 from services.api.settings import Settings, cache_dir
 
@@ -23,6 +24,13 @@ class ChosenHead(NamedTuple):
     def folder(self, settings: Settings, target: Path) -> Path:
         """Fetched if need be. Raises ModelError."""
         return ensure_head(self.method, self.source, target, cache_dir(settings))
+
+
+def with_verifier(settings: Settings) -> Settings:
+    """Where the setting model is a head that names its model, that model and the head. Raises ModelError."""
+    given = str(settings.model)
+    model = verifier_of(given, cache_dir(settings))
+    return settings.replaced(model=model, draft_model=settings.draft_model or given) if model else settings
 
 
 def chosen_head(settings: Settings) -> ChosenHead | None:

@@ -19,6 +19,7 @@ from typing import Any
 from mesh.directory import DIRECTORY
 from mesh.security import make_keys
 from models.errors import ModelError
+from services.api.chosen_head import with_verifier
 from services.api.own_door import own_context, own_url
 from services.api.settings import ROLES, Settings, cache_dir, keys_of, run_dir, to_environment
 from services.cli.banner import curl, door_url
@@ -46,7 +47,7 @@ def up(settings: Settings) -> int:
     try:
         ray_cluster.require_ray()
         make_run_dir(run_dir(settings))
-        settings = with_free_port(settings)
+        settings = with_verifier(with_free_port(settings))
         check_ports(settings, [])
         _check_model(settings)
         address = ray_cluster.connect(settings.ray_address, logs=True)

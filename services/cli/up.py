@@ -30,6 +30,7 @@ from mesh.supervisor import Policy
 from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.certificates import server_context
+from services.api.chosen_head import with_verifier
 from services.api.hosts import client_host
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
@@ -84,7 +85,7 @@ def main(settings: Settings, parent: int | None = None) -> int:
         make_run_dir(folder)
         with _locked(folder), keys_file(settings):
             _remove_stale_sockets(folder)
-            settings = with_free_port(settings)
+            settings = with_verifier(with_free_port(settings))
             processes = processes_of(settings, endpoint(settings, DIRECTORY))
             check_ports(settings, processes)
             with compiling(settings):

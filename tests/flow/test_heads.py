@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from running_mesh import RunningMesh
 from tiny_folder import write_tiny_model
 
+from bench.oracles.draft_folders import random_dflash
 from models.config import read_network
 from models.weights import Weights
 from services.training.nets import net_of
@@ -35,21 +36,38 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
         running.stop()
 
 
-def test_a_block_drafter_changes_no_text(tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path / "tiny")
+def write_block(folder: Path, out: Path) -> None:
     network, weights = read_network(folder), Weights(folder)
     table = weights.take(network.embedding, network.vocab_size, network.hidden_size).float()
     model = SimpleNamespace(network=network, embedding=table, head=table)
-    net_of("block", model, torch.arange(100)).save(tmp_path / "head")
+    net_of("block", model, torch.arange(100)).save(out)
+
+
+def write_dflash(folder: Path, out: Path) -> None:
+    """With the name of its model, as Speculators write it."""
+    config = json.loads((random_dflash(folder, out, seed=1) / "config.json").read_text())
+    section = {"speculators_config": {"verifier": {"name_or_path": str(folder)}}}
+    (out / "config.json").write_text(json.dumps(config | section))
+
+
+@pytest.mark.parametrize(
+    ("method", "write"), [("block", write_block), pytest.param("dflash", write_dflash, marks=pytest.mark.slow)]
+)
+def test_a_block_drafter_changes_no_text(method: str, write: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    write(folder, tmp_path / "head")
     settings = {"model": folder, "executor": "compiled", "dtype": "float32", "draft_model": str(tmp_path / "head")}
+    if method == "dflash":
+        # One argument starts both.
+        settings["model"] = settings.pop("draft_model")
     (tmp_path / "mesh").mkdir()
     running = RunningMesh(tmp_path / "mesh", settings)
     try:
         running.wait_until_ready()
         plain = complete(running, temperature=0, speculation={"method": "naive"})
-        assert complete(running, temperature=0, speculation={"method": "block"}) == plain
+        assert complete(running, temperature=0, speculation={"method": method}) == plain
         assert complete(running, temperature=0, speculation={"method": "auto"}) == plain
-        drafted = running.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("block", 0.0)
+        drafted = running.by_label("worker", "specmesh:draft_source_tokens_total", "source").get(method, 0.0)
         # At least 12 steps of five draft tokens, even if all of them were accepted.
         assert drafted >= 50
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.heads.shipped import shipped_heads
-from services.api.chosen_head import ChosenHead, chosen_head
+from services.api.chosen_head import ChosenHead, chosen_head, with_verifier
 from services.api.settings import Settings
 
 EMBEDDED = "smollm2-135m-instruct"
@@ -45,3 +45,14 @@ def test_a_folder_called_like_the_model_is_another_model(tmp_path: Path) -> None
     folder = tmp_path / EMBEDDED
     folder.mkdir()
     assert chosen_head(Settings.for_tests(model=str(folder))) is None
+
+
+def test_a_head_in_place_of_the_model_starts_the_model_that_it_names(tmp_path: Path) -> None:
+    """As Speculators' folders do."""
+    (tmp_path / "config.json").write_text('{"speculators_config": {"verifier": {"name_or_path": "owner/model"}}}')
+    found = with_verifier(Settings.for_tests(model=str(tmp_path)))
+    assert (found.model, found.draft_model) == ("owner/model", str(tmp_path))
+    found = with_verifier(Settings.for_tests(model=str(tmp_path), draft_model="none"))
+    assert (found.model, found.draft_model) == ("owner/model", "none")
+    plain = Settings.for_tests()
+    assert with_verifier(plain) is plain
