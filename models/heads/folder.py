@@ -4,6 +4,7 @@ folder lacks (embedding, head) are the target's. Reads headers only, and needs n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from models.check import check_parts
@@ -37,6 +38,12 @@ def _read(method: str, headers: FolderHeaders, target: Network) -> Head | Residu
         check_parts(head, headers, head.shared)
         _check_ids(headers, head.token_ids, head.output.outputs)
         return head
+    for each in (replace(head, more=()), *head.more):
+        _check(each, headers, target)
+    return head
+
+
+def _check(head: Head, headers: FolderHeaders, target: Network) -> None:
     check_parts(head, headers, head.shared)
     if (network := head.network).embedding not in head.shared:
         headers.check_floats(network.embedding, network.vocab_size, network.hidden_size)
@@ -45,7 +52,6 @@ def _read(method: str, headers: FolderHeaders, target: Network) -> Head | Residu
         headers.check_floats(head.markov.table, network.vocab_size, head.markov.linear.inputs)
     if head.mask is not None and head.mask.features:
         headers.check_floats(head.mask.features, 1, len(head.taps) * target.hidden_size)
-    return head
 
 
 def _check_ids(headers: FolderHeaders, name: str, count: int) -> None:

@@ -54,6 +54,8 @@ class Head:
     # For a head whose whole draft is one pass, over rows of this mask; it has no `follows`.
     mask: Mask | None = None
     markov: Markov | None = None
+    # Blocks that draft the tokens after its own, each from what the one before it made.
+    more: tuple[Head, ...] = ()
 
     @property
     def output(self) -> Linear:

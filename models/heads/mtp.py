@@ -4,7 +4,8 @@ it, each normed and joined by a linear.
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 and GLM-4.5 (`model.layers.N.` with eh_proj,
 enorm, hnorm and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, whose norm before the head
 is the model's last one) and MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one
-`draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
+`draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens. Blocks with the next numbers
+draft the tokens behind the first one's.
 
 The hidden value is the model's behind its last norm, but MiMo's before it. What the next pass reads is the block's own
 value behind the norm before the head.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from itertools import count, takewhile
 
 from models import deepseek_v3, ernie4_5, glm4_moe
 from models.config import Fields
@@ -31,21 +33,30 @@ MIMO = "model.mtp_layers.0."
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     check_sizes(fields, target)
-    count = len(target.layers)
-    if f"model.layers.{count}.eh_proj.weight" in names:
-        return _deepseek(fields, names, target, f"model.layers.{count}.")
-    if "model.mtp_linear_proj.0.weight" in names:
-        return _ernie(fields, names, target)
-    if f"{MIMO}input_proj.weight" in names:
-        return _mimo(fields, names, target)
+    layers = len(target.layers)
+    layouts = (
+        ("model.layers.{}.eh_proj.weight", layers, _deepseek),
+        ("model.mtp_linear_proj.{}.weight", 0, _ernie),
+        ("model.mtp_layers.{}.input_proj.weight", 0, _mimo),
+    )
+    for mark, first, of_block in layouts:
+        blocks = [of_block(fields, names, target, number) for number in _numbers(mark, first, names)]
+        if blocks:
+            return dataclasses.replace(blocks[0], more=tuple(blocks[1:]))
     if "mtp.fc.weight" in names:
         of = "Qwen3-Next or Qwen3.5, whose linear attention isn't served"
         raise ModelError(f"this MTP block belongs to {of}", FOR_ANOTHER)
-    known = (f"model.layers.{count}.eh_proj", "model.mtp_linear_proj.0", f"{MIMO}input_proj")
+    known = (f"model.layers.{layers}.eh_proj", "model.mtp_linear_proj.0", f"{MIMO}input_proj")
     raise ModelError(f"the folder has no MTP block: none of {', '.join(known)}", FOR_ANOTHER)
 
 
-def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str) -> Head:
+def _numbers(mark: str, first: int, names: Collection[str]) -> list[int]:
+    """Of the blocks whose tensor `mark` there is, one behind the other."""
+    return [*takewhile(lambda number: mark.format(number) in names, count(first))]
+
+
+def _deepseek(fields: Fields, names: Collection[str], target: Network, number: int) -> Head:
+    name = f"model.layers.{number}."
     follows: Tap = FINAL
     if f"{name}self_attn.kv_a_proj_with_mqa.weight" in names:
         layer = deepseek_v3.sparse_layer(fields, name)
@@ -77,10 +88,10 @@ def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str
     return Head(network, taps=(FINAL,), follows=follows, id_offsets=id_offsets, shared=shared)
 
 
-def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
+def _ernie(fields: Fields, names: Collection[str], target: Network, number: int) -> Head:
     fields = fields.with_defaults(ernie4_5.DEFAULTS)
     hidden = target.hidden_size
-    layer = _dense_layer(fields, "model.mtp_block.0.", interleaved=True)
+    layer = _dense_layer(fields, f"model.mtp_block.{number}.", interleaved=True)
     epsilon = layer.mlp_norm.epsilon
     embedding, head = "model.embed_tokens.weight", "lm_head"
     network = dataclasses.replace(
@@ -89,28 +100,28 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
         layers=(layer,),
         head=Linear((Part(head, target.vocab_size),), hidden),
         entry=Fused(
-            Linear((Part("model.mtp_linear_proj.0", hidden),), 2 * hidden),
-            Norm("model.mtp_emb_norm.0", hidden, epsilon),
-            Norm("model.mtp_hidden_norm.0", hidden, epsilon),
+            Linear((Part(f"model.mtp_linear_proj.{number}", hidden),), 2 * hidden),
+            Norm(f"model.mtp_emb_norm.{number}", hidden, epsilon),
+            Norm(f"model.mtp_hidden_norm.{number}", hidden, epsilon),
         ),
     )
     shared = shared_with(target, names, embedding, head, target.norm)
     return Head(network, taps=(FINAL,), follows=FINAL, shared=shared)
 
 
-def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
-    sizes, hidden = read_sizes(fields), target.hidden_size
-    biased = f"{MIMO}self_attn.q_proj.bias" in names
+def _mimo(fields: Fields, names: Collection[str], target: Network, number: int) -> Head:
+    sizes, hidden, name = read_sizes(fields), target.hidden_size, f"model.mtp_layers.{number}."
+    biased = f"{name}self_attn.q_proj.bias" in names
     network = dataclasses.replace(
         target,
         embedding="model.embed_tokens.weight",
-        layers=(dense_layer(sizes, fields.count("intermediate_size"), MIMO, qkv_bias=biased),),
-        norm=Norm(f"{MIMO}final_layernorm", hidden, sizes.epsilon),
+        layers=(dense_layer(sizes, fields.count("intermediate_size"), name, qkv_bias=biased),),
+        norm=Norm(f"{name}final_layernorm", hidden, sizes.epsilon),
         head=Linear((Part("lm_head", target.vocab_size),), hidden),
         entry=Fused(
-            Linear((Part(f"{MIMO}input_proj", hidden),), 2 * hidden),
-            Norm(f"{MIMO}token_layernorm", hidden, sizes.epsilon),
-            Norm(f"{MIMO}hidden_layernorm", hidden, sizes.epsilon),
+            Linear((Part(f"{name}input_proj", hidden),), 2 * hidden),
+            Norm(f"{name}token_layernorm", hidden, sizes.epsilon),
+            Norm(f"{name}hidden_layernorm", hidden, sizes.epsilon),
             hidden_first=True,
         ),
     )
@@ -149,5 +160,6 @@ ROW = HeadRow(
     mark=r"\.eh_proj\.|mtp_linear_proj\.|\.mtp_layers\.|mtp\.fc\.",
     aliases=("deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp", "nextn", "draft-mtp"),
     with_model=True,
+    loop="mtp_blocks:MtpDrafter",
     form=form,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ class OpenedHead:
         self._ids = target_ids(head, own, head.network.vocab_size)
         self._weights = HeadWeights(own, target, head.shared, self._ids, head.network.vocab_size)
         self.taps = head.taps
-        self.network: Network | None = head.network
+        self._more = [OpenedHead(each, own, target) for each in head.more]
+        # With the layers of all blocks.
+        blocks = (head, *head.more)
+        layers = tuple(layer for each in blocks for layer in each.network.layers)
+        self.network: Network | None = replace(head.network, layers=layers)
 
     def options(self, options: Options) -> Options:
         """Its network keeps what its next pass reads."""
@@ -75,7 +80,8 @@ class OpenedHead:
         if (markov := self.head.markov) is not None:
             table = network.vocab_size * markov.linear.inputs * self._own.number_bytes(markov.table)
             mixed += table + numbers_of(markov.linear) * NUMBER_BYTES[options.dtype]
-        return weight_bytes(network, kept_by(network, self._weights, options.dtype, codes_stay)) + mixed
+        more = sum(each.weight_bytes(options, codes_stay) for each in self._more)
+        return weight_bytes(network, kept_by(network, self._weights, options.dtype, codes_stay)) + mixed + more
 
     def load(self, executor: Any, options: Options, device: torch.device) -> HeadModel:
         """`executor`: one of the classes in models/choose.py."""
@@ -86,6 +92,7 @@ class OpenedHead:
         ids = None if self._ids is None else self._ids.to(device)
         made: Executor = executor(self.head.network, self._weights, options)
         model = HeadModel(self.head, made, options.page_tokens, combine, ids, self._twins, device)
+        model.more = [each.load(executor, options, device) for each in self._more]
         if (markov := self.head.markov) is not None:
             table = self._own.take(markov.table, self.head.network.vocab_size, markov.linear.inputs).to(device)
             model.markov = table, executor.projection(markov.linear, self._weights, options, device)
@@ -166,6 +173,8 @@ class HeadModel:
         # The hidden value [1, H] of the rows of a mask.
         self.mask_hidden: torch.Tensor | None = None
         self.markov: tuple[torch.Tensor, Projection] | None = None
+        # Blocks that draft the tokens after its own.
+        self.more: list[HeadModel] = []
         # Makes the passes of a draft without a look at their tokens; None: each pass gives its tokens to the host.
         self.chains: Chains | None = None
         # A block is one pass, and a prefix layer makes no drafts.
@@ -174,10 +183,11 @@ class HeadModel:
             executor.prepare_chain(ids)
 
     def copy_page(self, source: int, target: int) -> None:
-        self.executor.copy_page(source, target)
+        for each in (self, *self.more):
+            each.executor.copy_page(source, target)
 
     def page_memory(self) -> Sequence[PageTensor]:
-        return self.executor.page_memory()
+        return [memory for each in (self, *self.more) for memory in each.executor.page_memory()]
 
     def hidden(self, features: torch.Tensor) -> torch.Tensor:
         """Of the target's features [n, taps · H]: the hidden values [n, H] that the network reads."""
@@ -203,17 +213,22 @@ class HeadModel:
         """Of all rows, with their hidden values [R, H] for a network with an entry: logits of the wanted rows [W, its
         vocabulary], and the last values of each sequence that are hidden in the next pass, [sequences, H]. Valid until
         the next call."""
-        stretches, ends, row = [], [], 0
-        block = self.head.network.context is not None
-        for each in rows:
-            count = len(each.tokens)
-            tokens = self._own_tokens(each.tokens)
-            stretches.append(Stretch(tokens, each.start, each.pages, count - each.wanted, block=block))
-            row += count
-            ends.append(row - 1)
-        output = forward(self.executor, stretches, self.page_tokens, hidden)
+        output = self.forward_all(rows, hidden)
         logits = output.logits if self._closed is None else output.logits + self._closed
-        return logits, None if output.features is None else _of_rows(output.features, ends)
+        if output.features is None:
+            return logits, None
+        return logits, _of_rows(output.features, [end - 1 for end in accumulate(len(each.tokens) for each in rows)])
+
+    def forward_all(self, rows: Sequence[HeadRows], hidden: torch.Tensor | None) -> Output:
+        """`forward` with the values of all rows, and logits as the network gives them."""
+        block = self.head.network.context is not None
+        stretches = [
+            Stretch(
+                self._own_tokens(each.tokens), each.start, each.pages, len(each.tokens) - each.wanted, block=block
+            )
+            for each in rows
+        ]  # fmt: skip
+        return forward(self.executor, stretches, self.page_tokens, hidden)
 
     def _own_tokens(self, tokens: list[int]) -> list[int]:
         found: list[int] = tokens if self._read is None else self._read[tokens].tolist()

@@ -30,5 +30,5 @@ def prepare(
 def _executors(target: GpuExecutor, head: HeadModel | ResidualModel | None) -> list[GpuExecutor]:
     """The target's, and that of a drafter with a network."""
     network = head.prefix if isinstance(head, ResidualModel) else head
-    found = [target, *([network.executor] if network is not None else [])]
+    found = [target, *([each.executor for each in (network, *network.more)] if network is not None else [])]
     return [each for each in found if isinstance(each, GpuExecutor)]

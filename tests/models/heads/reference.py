@@ -90,6 +90,17 @@ def mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor, name: str) -> 
     return linear(norm(x, state[f"{name}shared_head.norm.weight"]), state[f"{name}shared_head.head.weight"]), x
 
 
+def mtp_blocks(state: State, tokens: torch.Tensor, hidden: torch.Tensor, first: int, count: int) -> list[int]:
+    """A draft behind `tokens` [T + 1]: block k reads token i + k beside what the block before it, or the model
+    (`hidden` [T, H]), made of row i."""
+    draft: list[int] = []
+    for depth in range(count):
+        read = torch.cat([tokens[1 + depth :], torch.tensor(draft, dtype=torch.long)])
+        logits, hidden = mtp(state, read, hidden, f"model.layers.{first + depth}.")
+        draft.append(int(logits[-1].argmax()))
+    return draft
+
+
 def ernie_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm before the head is the model's, and what the next pass reads is normed."""
     embedded = norm(state["model.embed_tokens.weight"][tokens], state["model.mtp_emb_norm.0.weight"])
@@ -248,7 +259,8 @@ def write_dflash(
 
 def write_dspark(folder: Path, **config: Any) -> State:
     """With a vocabulary of its own. The row of the text's last token gives the first of BLOCK draft tokens."""
-    more = {"markov_head.markov_w1.weight": (VOCABULARY, 8), "markov_head.markov_w2.weight": (DRAFT_VOCABULARY, 8)}
+    more: dict[str, tuple[int, ...]] = {"markov_head.markov_w1.weight": (VOCABULARY, 8)}
+    more["markov_head.markov_w2.weight"] = (DRAFT_VOCABULARY, 8)
     return write_dflash(folder, more, own=True, **({"block_size": BLOCK, "markov_rank": 8} | config))
 
 
@@ -266,6 +278,19 @@ def write_mtp(folder: Path, layers: int, shared: bool) -> State:
         own = ("embed_tokens", "shared_head.head")
         shapes |= {f"{name}{part}.weight": (VOCABULARY, HIDDEN) for part in own}
     return write(folder, shapes, {"num_nextn_predict_layers": 1})
+
+
+def write_mtp_blocks(folder: Path, layers: int, count: int) -> State:
+    state: State = {}
+    for block in range(count):
+        state |= write_mtp(folder, layers + block, shared=False)
+        # Written alike, and as different as rows in another order are.
+        own = [name for name in state if f".{layers + block}." in name]
+        state |= {name: state[name].roll(block, 0).contiguous() for name in own}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": count}))
+    save_file(state, folder / "model.safetensors")
+    return state
 
 
 def write_deepseek_mtp(folder: Path, layers: int) -> State:

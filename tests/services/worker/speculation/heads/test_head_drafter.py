@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from driving import request
-from head_world import WRITERS, World, features_of, prompt, reference, with_shared
+from head_world import LAYERS, WRITERS, World, features_of, prompt, reference, with_shared
 from reference import HIDDEN, VOCABULARY, State
 from safetensors.torch import load_file, save_file
 
@@ -120,6 +120,26 @@ def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_each_of_several_mtp_blocks_drafts_one_token_as_the_reference_does(
+    executor: str, target: Path, tmp_path: Path
+) -> None:
+    """From a prompt in chunks, after rejections, and where a draft is asked for in one step of five."""
+    state = reference.write_mtp_blocks(tmp_path, LAYERS, 3)
+    world, seldom = (World(target, "mtp", tmp_path, executor, max_step_tokens=16) for _ in range(2))
+    _ask_in_one_step_of_five(seldom)
+    texts = [prompt(30), prompt(7, 1), prompt(2, 2)]
+    naive = world.run(*(request(each, max_tokens=24, ignore_eos=True, method="naive") for each in texts))
+    for each in (world, seldom):
+        drafted = each.run(*(request(text, max_tokens=24, ignore_eos=True) for text in texts))
+        assert [each.ids for each in naive] == [each.ids for each in drafted]
+        drafts = [pair for pair in each.kept.drafts if len(pair[1].tokens) == 3]
+        assert len(drafts) > 8 and max(len(draft.tokens) for _, draft in each.kept.drafts) == 3
+        for text, draft in drafts[::3]:
+            values = features_of(target, text[:-1], ("final",))
+            assert draft.tokens == reference.mtp_blocks(state, torch.tensor(text), values, LAYERS, 3)
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
 def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, target: Path, tmp_path: Path) -> None:
     """From a prompt in chunks, after rejections, and from shared pages: in one pass over the text and the masks."""
     state = reference.write_block(tmp_path)
@@ -179,7 +199,7 @@ def test_a_block_ends_with_the_context(target: Path, tmp_path: Path) -> None:
     world.kept.draft = lambda asked: draft([dataclasses.replace(each, budget=4) for each in asked])  # type: ignore
     world.run(request(prompt(250), max_tokens=6, ignore_eos=True))
     lengths = {len(text): len(draft.tokens) for text, draft in world.kept.drafts}
-    assert lengths == {251: 4, 252: 4, 253: 3, 254: 2}
+    assert lengths == {251: 4, 252: 4, 253: 3, 254: 2, 255: 1}
 
 
 def _of_block(head: HeadModel, state: State, target: Path, text: list[int], count: int) -> list[int]:
