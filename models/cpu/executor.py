@@ -88,6 +88,8 @@ class CpuExecutor:
         # What `forward` runs ends here; the others are `store`'s.
         self._end = len(ops)
         ops += [] if network.context is None else builder.context(network.context)
+        # All is packed: the files are let go.
+        del builder.weights
         # No row sees single guesses of a tree.
         self._no_tree = np.zeros(MAX_ROWS, np.int64)
         self._program = Program(ops, options.threads)

@@ -54,8 +54,7 @@ def build(builder: ModelBuilder) -> list[Step]:
         head = builder.pack(network.head)
         ops.append(builder.norm(network.norm, wanted_only=True))
         ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
-    # All is packed: the files are let go. What no op holds by itself lives as long as the first one.
-    del builder.weights
+    # What no op holds by itself lives as long as the first one.
     ops[0] = Op(first.run, first.chunks, first.words, (*first.keeps, builder))
     return ops
 
