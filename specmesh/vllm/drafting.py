@@ -92,8 +92,8 @@ class Drafting:
         self._breaker = Breaker()
         self._open: _Open | None = None
         self._step = 0
-        # Of the last call: when it came, its requests, and whether its drafts were waited for.
-        self._last = (0.0, 0)
+        # When the last call came, and how long it waited for its drafts.
+        self._last = 0.0
         self._waited = 0.0
         self.figures = Figures()
 
@@ -162,10 +162,9 @@ class Drafting:
         if self._waited:
             self._waiting.learn(self._waited, of_waited)
             self._waited = 0.0
-        before, last_requests = self._last
-        if not step.began and requests == last_requests == len(sampled):
-            self._cost.learn(requests, drafted, produced, now - before)
-        self._last = (now, requests)
+        if not step.began and requests == len(sampled):
+            self._cost.learn(requests, drafted, produced, now - self._last)
+        self._last = now
 
     def _room(self, text: Text) -> int:
         return min(self._most, self._longest - text.length - 1)

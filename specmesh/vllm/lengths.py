@@ -105,8 +105,10 @@ class RowCost:
 
     def __init__(self) -> None:
         self.rate = 0.0
-        # By number of requests: decayed sums over drafted tokens and seconds.
+        # Of batches of about one size (up to twice as many requests): decayed sums over rows and seconds, and the cost
+        # that they told last.
         self._sums: dict[int, list[float]] = {}
+        self._costs: dict[int, float] = {}
 
     def learn(self, requests: int, drafted: int, tokens: int, seconds: float) -> None:
         """A step of these requests, in which nothing began and no prompt was computed."""
@@ -114,20 +116,21 @@ class RowCost:
             return
         now = tokens / seconds
         self.rate += (now - self.rate) / (RATE_WINDOW if self.rate else 1)
-        sums = self._sums.setdefault(requests, [0.0] * 6)
+        size, rows = requests.bit_length(), requests + drafted
+        sums = self._sums.setdefault(size, [0.0] * 6)
         keep = 1.0 - 1.0 / COST_WINDOW
-        for index, more in enumerate((1.0, drafted, seconds, drafted * drafted, drafted * seconds)):
+        for index, more in enumerate((1.0, rows, seconds, rows * rows, rows * seconds)):
             sums[index] = sums[index] * keep + more
         sums[5] += 1
+        count, rows_seen, seconds_seen, squares, products, steps = sums
+        spread = squares - rows_seen * rows_seen / count
+        # Steps that all have one number of rows don't tell.
+        if steps >= COST_STEPS and spread > count / 4:
+            self._costs[size] = max(0.0, (products - rows_seen * seconds_seen / count) / spread)
 
     def of_a_row(self, requests: int) -> float | None:
         """Seconds; None: not known."""
-        count, drafted, seconds, squares, products, steps = self._sums.get(requests, [0.0] * 6)
-        if steps < COST_STEPS:
-            return None
-        spread = squares - drafted * drafted / count
-        # Drafts that all have one length don't tell.
-        return max(0.0, (products - drafted * seconds / count) / spread) if spread > count / 4 else None
+        return self._costs.get(requests.bit_length())
 
     def least(self, requests: int) -> float:
         cost = self.of_a_row(requests)

@@ -70,8 +70,19 @@ def test_the_cost_of_a_row_is_the_slope_of_measured_steps() -> None:
         cost.learn(2, drafted, 4, 0.020 + 0.0005 * drafted)
     assert cost.of_a_row(2) == pytest.approx(0.0005)
     assert cost.least(2) == pytest.approx(0.0005 * cost.rate) and LEAST < cost.least(2) < 0.3
-    # Of other batches nothing was measured.
-    assert cost.of_a_row(3) is None
+    # Of a batch that is much larger nothing was measured.
+    assert cost.of_a_row(3) == cost.of_a_row(2) and cost.of_a_row(4) is None
+
+
+def test_what_a_row_costs_is_known_from_requests_that_come_and_go_and_stays_known_when_they_dont() -> None:
+    cost = RowCost()
+    for step in range(4 * COST_STEPS):
+        requests = 8 + step % 8
+        cost.learn(requests, 0, requests, 0.020 + 0.001 * requests)
+    assert cost.of_a_row(15) == pytest.approx(0.001)
+    for _ in range(20 * COST_STEPS):
+        cost.learn(15, 0, 15, 0.035)
+    assert cost.of_a_row(9) == pytest.approx(0.001, rel=0.05)
 
 
 def test_drafts_of_one_length_dont_tell_what_a_row_costs() -> None:
