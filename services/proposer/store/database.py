@@ -185,6 +185,12 @@ class Database:
 
     # Files ------------------------------------------------------------------------------------------------
 
+    def files(self) -> list[StoredFile]:
+        """All of them. The next `look` tells them, too."""
+        found = self.look() or {}
+        self._seen = -1
+        return [each for files in found.values() for each in files]
+
     def look(self) -> dict[str, list[StoredFile]] | None:
         """The files of each namespace. None: nobody has changed them since the last call."""
         with self.lock, self._errors():

@@ -119,19 +119,38 @@ class Library:
             self._find_segments(database)
             return database, True
         if folder.alone:
+            self._complete(database)
             database.sweep()
         return database, False
 
     def _find_segments(self, database: Database) -> None:
+        found = self._unnamed(set())
+        database.change(found)
+        log.error("%d segments of learned text were found again", len(found))
+
+    def _complete(self, database: Database) -> None:
+        """A copy of the folder that was taken while segments were merged may name segments that it lacks, and have what
+        they were merged from, or into: that is named in their place."""
+        named = learned(database.files())
+        there = set(os.listdir(self._folder.segments))
+        gone = [each for each in named if each.file not in there]
+        spaces = {each.space for each in gone}
+        found = [each for each in self._unnamed({each.file for each in named}) if each.space in spaces] if gone else []
+        if found:
+            database.change(found, gone)
+            log.warning("%d segments weren't copied; %d others of their namespaces were", len(gone), len(found))
+
+    def _unnamed(self, named: set[str]) -> list[StoredFile]:
         """Segments of learned text tell themselves which namespace they are of."""
         found, now = [], self._state.now()
         for path in self._folder.segments.glob("*.learned"):
+            if path.name in named:
+                continue
             with suppress(SegmentDamaged, OSError):
                 one = Segment.open(path, self._folder.vocabulary)
                 sizes = one.tokens, one.texts, one.held_bytes()
                 found.append(StoredFile(path.name, one.namespace, "learned", "", *sizes, now))
-        database.change(found)
-        log.error("%d segments of learned text were found again", len(found))
+        return found
 
     # Texts ------------------------------------------------------------------------------------------------
 

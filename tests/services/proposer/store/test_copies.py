@@ -1,0 +1,108 @@
+"""Copies of a library's folder that are taken file by file while it is used, as `cp -r` and `tar` take them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+
+import pytest
+from library_world import Clock
+from segment_problems import read_texts
+
+from services.proposer.store.library import Library
+
+LATER = [100] * 8
+
+
+@pytest.fixture
+def opened(tmp_path):
+    found, clock = [], Clock()
+
+    def opened(name):
+        found.append(Library(tmp_path / name, "words", now=clock.now, clock=clock.now, threads=False))
+        return found[-1]
+
+    yield opened
+    for each in found:
+        each.close()
+
+
+def sealed(library, text, count=1):
+    for _ in range(count):
+        library.learn("a", 0, text)
+        library.end("a", 0)
+        library.seal("a")
+        library.work()
+
+
+def texts(library):
+    library.segments("a")
+    library.work()
+    return [list(text) for segment in library.segments("a") for text in read_texts(segment)]
+
+
+def copied(tmp_path, order, meanwhile):
+    """Each folder is listed when its turn comes, and each file read when its own comes, if it is still there."""
+    [root] = (tmp_path / "live").iterdir()
+    copy = tmp_path / "copy" / root.name
+    (copy / "segments").mkdir(mode=0o700, parents=True)
+    copy.parent.chmod(0o700)
+    copy.chmod(0o700)
+    for folder in order(["", "segments"]):
+        for path in order(sorted(each for each in (root / folder).iterdir() if each.is_file())):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(path, copy / folder / path.name)
+            meanwhile()
+
+
+def shuffled(chance):
+    return lambda some: chance.sample(some, len(some))
+
+
+def learns_on(library):
+    sealed(library, [7, 8, 9])
+    return [7, 8, 9] in texts(library) and library.stats().failures == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_under_the_lock_has_all_that_was_sealed_before(opened, tmp_path, seed):
+    chance = random.Random(seed)
+    live = opened("live")
+    before = [[number] * 8 for number in range(1, chance.randrange(3, 12))]
+    for text in before:
+        sealed(live, text)
+    with live._folder.building() as ours:
+        assert ours
+        copied(tmp_path, shuffled(chance), lambda: sealed(live, LATER, chance.choice((0, 1, 4))))
+    restored = opened("copy")
+    found = texts(restored)
+    assert [text for text in before if text not in found] == []
+    assert learns_on(restored)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_without_it_is_a_library_with_nothing_in_it_that_was_not_learned(opened, tmp_path, seed):
+    chance = random.Random(seed)
+    live = opened("live")
+    for number in range(1, 8):
+        sealed(live, [number] * 8)
+    copied(tmp_path, shuffled(chance), lambda: sealed(live, LATER, chance.choice((0, 1, 4))))
+    restored = opened("copy")
+    found = texts(restored)
+    assert all(text == [text[0]] * 8 and text[0] in (*range(1, 8), 100) for text in found)
+    assert learns_on(restored)
+
+
+def test_segments_that_were_merged_after_the_database_was_copied_are_found(opened, tmp_path):
+    live = opened("live")
+    for number in range(1, 4):
+        sealed(live, [number] * 8)
+    # The fourth makes one of them.
+    steps = iter([lambda: None] * 3 + [lambda: sealed(live, LATER)])
+    copied(tmp_path, lambda some: some, lambda: next(steps, lambda: None)())
+    restored = opened("copy")
+    found = texts(restored)
+    assert [number for number in range(1, 4) if [number] * 8 not in found] == []
+    assert restored.stats().damaged == 0
+    assert learns_on(restored)
