@@ -516,6 +516,9 @@ def _add_action(parser: Parser, actions: dict[str, str]) -> None:
 def _doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "doctor", "Check the machine, the settings and the mesh, and name fixes", _do_doctor)
     sub.add_argument("--json", action="store_true", help="as JSON")
+    report = "also write an archive for a bug report: versions, settings, logs, metrics; no texts, no keys"
+    sub.add_argument("--bundle", metavar="FILE", help=report)
+    sub.add_argument("--url", help="URL of the server that the archive is about (default: from host and port)")
     add_settings(sub)
     add_foreign(sub)
 

@@ -1,21 +1,24 @@
 """`specmesh doctor`: looks for what keeps the mesh from running here, and names the fix of each.
 
-The checks are small functions in machine.py, gpu.py and mesh.py; this file knows their order, how a
-broken check is told from a broken machine, and how findings are shown.
+The checks are small functions in machine.py, gpu.py and mesh.py, and bundle.py writes the archive for a report; this
+file knows their order, how a broken check is told from a broken machine, and how findings are shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from services.api.settings import Settings, SettingsError
 from services.cli.chat_drafts import printable
 from services.cli.doctor import gpu, machine, mesh
 from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.cli.flags import read_settings
+from services.runtime.refusal import refuse
 
 Check = Callable[[Settings], list[Finding]]
 
@@ -48,6 +51,8 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     elif all(finding.level == "ok" for finding in findings):
         print("\nNothing is wrong.")
+    if options.bundle and not _bundled(options, findings):
+        return 1
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
@@ -69,6 +74,23 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
         # One check that trips must not hide what the others find.
         except Exception as error:
             yield Finding(name, "warn", f"could not be checked: {type(error).__name__}: {error}", "see the message")
+
+
+def _bundled(options: argparse.Namespace, findings: Sequence[Finding]) -> bool:
+    from services.cli.doctor import bundle
+
+    path = Path(options.bundle)
+    try:
+        settings = read_settings(options)
+    except SettingsError:
+        settings = None
+    try:
+        count = bundle.write(path, findings, settings, options.url)
+    except OSError as error:
+        refuse(f"{path} can't be written: {error.strerror or error}\n  fix: give --bundle the name of a new file")
+        return False
+    print(f"\n{path}: {count} files; look through them before you send it", file=sys.stderr)
+    return True
 
 
 def _print(finding: Finding) -> None:
