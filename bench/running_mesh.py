@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from loadtest.server_metrics import parse
+from services.runtime.process_tree import descendants
 
 ROOT = Path(__file__).resolve().parents[1]
 SPECMESH = (sys.executable, "-m", "services.cli")
@@ -145,23 +146,6 @@ def threads(pid: int) -> int:
     return _status_field(pid, "Threads")
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Living descendants of a process: pid -> command line."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if stat[0] != "Z":
-                parents[int(entry.name)] = int(stat[1])
-    wanted = {pid}
-    while more := {child for child, parent in parents.items() if parent in wanted} - wanted:
-        wanted |= more
-    return {child: _command(child) for child in wanted - {pid}}
-
-
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
@@ -206,13 +190,6 @@ def _own_range() -> tuple[int, IO[bytes]]:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _status(url: str) -> int:

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import re
 import shutil
-import statistics
 import tempfile
-import time
-import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.in_process import write_random
-from bench.running_mesh import RunningMesh, descendants, resident_mb, running_mesh
+from bench.running_mesh import RunningMesh, resident_mb, running_mesh
 from bench.shown import Shown
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
+from services.cli.capacity.measure import Target
+from services.runtime.process_tree import memory_mb
+from specmesh.connection import Connection
 
 HELP = "memory, tokens/s and first tokens by the size of the model (random weights)"
 NAME = "measured"
 STREAMS = 16
-PROMPT, SHORT_PROMPT = 400, 16  # tokens
 VOCABULARY = 49152
 
 LLAMA = {
@@ -86,46 +83,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _sized(model: Path, options: argparse.Namespace) -> dict[str, Any]:
     weights = round((model / "model.safetensors").stat().st_size / 1e9, 2)
     settings = {"model": model, "served_model_name": NAME, "dtype": options.dtype, "method": "naive"}
-    with running_mesh(**settings, draft_model="none") as mesh:
-        at_rest = _memory(mesh)
-        firsts = [_ask(mesh.url, PROMPT, 1) for _ in range(options.rounds + 1)][1:]
-        _speed(mesh.url, STREAMS, 2)  # warm
-        speeds = {str(streams): _speed(mesh.url, streams, options.tokens) for streams in (1, STREAMS)}
+    with running_mesh(**settings, draft_model="none") as mesh, closing(Connection(mesh.url)) as connection:
+        target = Target(connection, NAME, lambda: memory_mb(mesh.process.pid))
+        at_rest, first = _memory(mesh, target), target.first_token(options.rounds)
+        target.speed(STREAMS, 2)  # warm
+        speeds = {str(streams): round(target.speed(streams, options.tokens), 1) for streams in (1, STREAMS)}
         return {
-            "weights_gb": weights, "at_rest_mb": at_rest, "under_load_mb": _memory(mesh), "tokens_per_s": speeds,
-            "first_token_ms": round(statistics.median(firsts) * 1e3, 1),
+            "weights_gb": weights, "at_rest_mb": at_rest, "under_load_mb": _memory(mesh, target),
+            "tokens_per_s": speeds, "first_token_ms": round(first * 1e3, 1),
         }  # fmt: skip
 
 
-def _speed(url: str, streams: int, tokens: int) -> float:
-    """Of all streams together, their short prompts included."""
-    began = time.perf_counter()
-    with ThreadPoolExecutor(streams) as pool:
-        list(pool.map(lambda _: _ask(url, SHORT_PROMPT, tokens), range(streams)))
-    return round(streams * tokens / (time.perf_counter() - began), 1)
-
-
-def _ask(url: str, length: int, tokens: int) -> float:
-    """Seconds that a request took. No two prompts have a page in common."""
-    prompt = [random.randrange(3, VOCABULARY) for _ in range(length)]
-    body = {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        assert json.load(answer)["usage"]["completion_tokens"] == tokens
-    return time.perf_counter() - began
-
-
-def _memory(mesh: RunningMesh) -> Mapping[str, float]:
+def _memory(mesh: RunningMesh, target: Target) -> Mapping[str, float]:
     """By role what is resident; `all`: of every process of the mesh, with what they share counted once."""
-    shares = [_proportional_mb(pid) for pid in (mesh.process.pid, *descendants(mesh.process.pid))]
     own = {role: round(resident_mb(pid), 1) for role, pid in mesh.processes().items()}
-    return {**own, "all": round(sum(shares), 1)}
-
-
-def _proportional_mb(pid: int) -> float:
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
+    return {**own, "all": round(target.memory(), 1)}

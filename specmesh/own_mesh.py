@@ -47,6 +47,11 @@ class OwnMesh:
         # Also where this object is only forgotten, and before a program ends.
         self._finalizer = weakref.finalize(self, _stop, self._process, self.folder, os.getpid())
 
+    @property
+    def pid(self) -> int:
+        """Of `up`; the others are below it."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raises StartFailed if it has ended."""
         if self._process.poll() is not None:

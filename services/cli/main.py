@@ -83,8 +83,8 @@ def parser() -> Parser:
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (_up, _serve, _run, _scale, _down, _chat, _generate, _batch, _run_batch, _top, _status, _roll, _corpus,
-                _model, _compile, _train, _keys, _config, _explain, _doctor, _load, _clean, _completion, _help,
-                _version):  # fmt: skip
+                _model, _compile, _capacity, _train, _keys, _config, _explain, _doctor, _load, _clean, _completion,
+                _help, _version):  # fmt: skip
         add(commands)
     return root
 
@@ -419,6 +419,30 @@ def _do_compile(options: argparse.Namespace) -> int:
     from services.cli.compile import main as compile_
 
     return compile_(options, settings)
+
+
+def _capacity(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Starts a mesh of its own, without ports, and ends it; nothing else should compute meanwhile."
+    sub = _add(commands, "capacity", "Measure what this machine can serve, in two minutes", _do_capacity, more)
+    sub.set_defaults(url="")
+    sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
+    prompt = "length of prompts that the advice is for, in tokens (default 400)"
+    sub.add_argument("--prompt-tokens", type=_tokens, default=400, metavar="N", help=prompt)
+    answer = "length of answers that the advice is for, in tokens (default 200)"
+    sub.add_argument("--answer-tokens", type=_tokens, default=200, metavar="N", help=answer)
+    spent = "time for each number of streams, in seconds (default 15)"
+    sub.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help=spent)
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    add_settings(sub, ROWS.keys() - OF_ONE_PROCESS - OF_A_DOOR)
+    add_foreign(sub)
+
+
+def _do_capacity(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    tell_notes(settings)
+    from services.cli.capacity.run import main as capacity
+
+    return capacity(options, settings)
 
 
 def _train(commands: argparse._SubParsersAction[Parser]) -> None:
