@@ -71,7 +71,7 @@ GAIN_WHERE_DRAFTED = f"{rate(NAIVE_SECONDS)} / {rate(DRAFTED_SECONDS)}"
 WASTED = f"({rate(DRAFTED)} - {rate(ACCEPTED)}) / ({rate(STEPS)} + {rate(DRAFTED)})"
 FIRING = panel(
     "Firing alerts", "short", ('count by (alertname) (ALERTS{alertstate="firing"})', "{{alertname}}"),
-    note="docs/operate/operating.md explains each alert.", quiet="nothing is wrong.",
+    note="docs/operate/runbook.md explains each alert.", quiet="nothing is wrong.",
 )  # fmt: skip
 
 # The boards ---------------------------------------------------------------------------------------------------

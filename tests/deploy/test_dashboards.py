@@ -23,7 +23,7 @@ ALERTS: list[dict[str, Any]] = [
 ]
 # Said by no panel and no rule, and why.
 UNSEEN = {
-    "specmesh:engine_info": "read when an answer differs, as docs/operate/operating.md says",
+    "specmesh:engine_info": "read when an answer differs, as docs/operate/runbook.md says",
     "specmesh:audit_tokens": "the audit's results are shown; its tokens tell a reader nothing more",
     "specmesh:audit_waiting": "at most 64, and 0 once the mesh was idle for a while",
     "specmesh:tokenizer_prompt_tokens": "the target's prompt tokens are the same ones",
@@ -77,9 +77,12 @@ def test_every_metric_is_on_a_board_or_in_a_rule() -> None:
     assert unseen == set(UNSEEN)
 
 
-def headings() -> set[str]:
-    text = (ROOT / "docs" / "operate" / "operating.md").read_text()
-    return {line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")}
+def sections() -> dict[str, str]:
+    """Of the runbook: one an alert."""
+    parts = re.split(r"^## (.+)\n", (ROOT / "docs" / "operate" / "runbook.md").read_text(), flags=re.MULTILINE)
+    found = {"": parts[0]} | dict(zip(parts[1::2], parts[2::2], strict=True))
+    del found["Symptoms"]
+    return found
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
@@ -87,12 +90,16 @@ def test_an_alert_says_how_urgent_it_is_what_it_means_and_where_to_read_on(alert
     name = alert["alert"]
     assert alert["labels"]["severity"] in ("page", "ticket")
     assert set(alert["annotations"]) == {"summary", "description", "runbook"}
-    assert alert["annotations"]["runbook"] == f"docs/operate/operating.md#{name.lower()}"
-    assert name in headings()
+    assert alert["annotations"]["runbook"] == f"docs/operate/runbook.md#{name.lower()}"
+    # In italics what has happened, then what to do about it.
+    assert re.fullmatch(r"\n\*[^*]+\*,? [^*]{20,}", sections()[name]), sections().get(name)
 
 
-def test_the_page_of_alerts_has_none_that_is_gone() -> None:
-    assert headings() == {alert["alert"] for alert in ALERTS}
+def test_the_runbook_has_no_alert_that_is_gone_and_names_those_that_wake_somebody() -> None:
+    pages = [alert["alert"] for alert in ALERTS if alert["labels"]["severity"] == "page"]
+    head, *others = sections().items()
+    assert [name for name, _ in others] == [alert["alert"] for alert in ALERTS]
+    assert re.findall(r"\[(\w+)\]\(#\w+\)", head[1]) == pages
 
 
 def test_every_alert_fires_in_a_test() -> None:

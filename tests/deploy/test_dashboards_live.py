@@ -105,5 +105,5 @@ def test_a_stopped_proposer_fires_its_alert_while_requests_are_answered_and_it_e
         until(lambda: "ProposerDown" not in prometheus.alerts(), 120, lambda: prometheus.alerts())
     assert failed == []
     assert alert["labels"]["severity"] == "ticket" and alert["labels"]["role"] == "proposer"
-    assert alert["annotations"]["runbook"] == "docs/operate/operating.md#proposerdown"
+    assert alert["annotations"]["runbook"] == "docs/operate/runbook.md#proposerdown"
     assert f":{mesh.metrics_base + 2}" in alert["annotations"]["summary"]

@@ -7,12 +7,14 @@ import asyncio
 import json
 import os
 import random
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from printed import printed_blocks
 from running_mesh import RunningMesh, running_mesh, until
 from sse_client import Answer
 from test_deaths import (
@@ -92,8 +94,11 @@ async def test_both_workers_have_work(mock_pair: RunningMesh) -> None:
 async def test_workers_are_replaced_one_by_one_under_streams(mock_pair: RunningMesh) -> None:
     expected = await calm_texts(mock_pair, 200, streams=4)
     before = workers(mock_pair)
+    # As docs/operate/operating.md tells to do it after an upgrade.
+    [block] = printed_blocks("docs/operate/operating.md", Path(__file__))
+    [told] = [shlex.split(command)[1:] for command in block]
     flags = [f"--run-dir={mock_pair.output.parent / 'run'}", f"--port={mock_pair.port}"]
-    roll = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.cli", "roll", *flags, cwd=ROOT)
+    roll = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.cli", *told, *flags, cwd=ROOT)
     rolled = asyncio.create_task(roll.wait())
     while not rolled.done():
         all_complete_and_equal(await run_all(mock_pair, 200, streams=4, speculation=ALONE), expected)

@@ -80,7 +80,7 @@ def measured(
     speeds, memory = {}, {}
     longest = min(MOST_TOKENS, limits.max_context - SHORT_PROMPT)
     for streams in (each for each in STREAMS if each <= limits.max_sequences):
-        tell(f"{streams} streams")
+        tell(f"{streams} at a time")
         # More streams are at least as fast as fewer: a round takes no longer than asked for.
         rate = target.speed(streams, min(longest, max(LEAST_TOKENS, int(rate * seconds / streams))))
         speeds[streams], memory[streams] = rate, target.memory()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from services.cli.capacity.advice import advised, per_stream_mb
 from services.cli.capacity.measure import Limits, Measured, Target, measured
 from services.cli.main import main
 
+ROOT = Path(__file__).resolve().parents[3]
 LIMITS = Limits(max_sequences=64, max_context=2048, kv_tokens=60_000)
 FOUND = Measured(
     LIMITS, at_rest_mb=1000.0, first_token_s=0.5, tokens_per_s={1: 40.0, 4: 100.0, 16: 200.0, 64: 210.0},
@@ -75,11 +78,16 @@ def test_answers_stay_within_the_context() -> None:
 
 
 @pytest.mark.slow
-def test_a_mesh_is_measured_and_ended(tmp_path: Path) -> None:
-    words = ["--engine=mock", "--max-sequences=4", "--seconds=0.2", "--kv-cache-mb=16"]
+def test_a_mesh_is_measured_and_ended() -> None:
+    """By the command that docs/operate/operating.md prints, with made-up tokens and less time."""
+    page = (ROOT / "docs" / "operate" / "operating.md").read_text()
+    [printed] = re.findall(r"^\$ specmesh (capacity .*)", page, re.MULTILINE)
+    made_up = ["--model=smollm2-135m-instruct", "--engine=mock"]
+    less = ["--max-sequences=4", "--seconds=0.2", "--kv-cache-mb=16", "--json"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
-    command = [sys.executable, "-m", "services.cli", "capacity", *words]
-    done = subprocess.run([*command, "--json"], env=kept, capture_output=True, text=True, timeout=200, check=True)
+    command = [sys.executable, "-m", "services.cli", *shlex.split(printed), *made_up, *less]
+    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["measured"]["tokens_per_s"].keys() == {"1", "4"} and told["measured"]["limits"]["kv_tokens"] > 0
     assert told["measured"]["at_rest_mb"] > 50 and told["recommended"]["requests_per_s"] > 0
