@@ -161,12 +161,13 @@ NO_TOOLS = "not served: tools that the server runs; requests bring tools, and cl
 TOOL_FORMATS = {
     "qwen": "hermes", "qwen25": "hermes", "qwen2d5": "hermes", "qwen3": "hermes", "qwen3_xml": "qwen3_coder",
     "llama3": "llama3_json", "deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "ernie-x1": "ernie45",
-    "ernie_x1": "ernie45", "ernie-45-vl-thinking": "ernie45", "glm": "glm45", "glm47": "glm45",
+    "ernie_x1": "ernie45", "ernie-45-vl-thinking": "ernie45", "glm": "glm45", "glm47": "glm45", "gpt-oss": "openai",
 }  # fmt: skip
 REASONING_FORMATS = {
     "deepseek-r1": "deepseek_r1", "deepseek-v3": "qwen3", "deepseek_v3": "qwen3", "qwen-qwq": "deepseek_r1",
     "qwen3-thinking": "deepseek_r1", "ernie-x1": "ernie45", "ernie_x1": "ernie45", "ernie-45-vl": "ernie45",
     "ernie-45-vl-thinking": "ernie45", "glm45": "qwen3", "glm47": "qwen3",
+    "gpt-oss": "openai_gptoss",
 }  # fmt: skip
 NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
 NO_GRAMMAR = "not served: a grammar or schema for all answers; requests bring their own (docs/use/structured-output.md)"

@@ -121,6 +121,8 @@ def _as_dict(turn: ChatTurn) -> dict[str, Any]:
         # Templates read one of these.
         "reasoning_content": turn.reasoning,
         "reasoning": turn.reasoning,
+        # gpt-oss's, which refuses it beside the content of a turn that calls.
+        "thinking": None if turn.tool_calls and turn.content else turn.reasoning,
     }
     return message | {name: value for name, value in others.items() if value is not None}
 

@@ -16,7 +16,7 @@ import re
 import orjson
 
 from services.streamer.agents.call_grammars import Calls, Special, written
-from services.streamer.agents.reasoning import CLOSER, OPENER, Reasoning
+from services.streamer.agents.reasoning import Reasoning
 
 ANY = "/(?s:.*)/"
 # Between reasoning and what follows it. A small model may write lines without end.
@@ -25,7 +25,8 @@ SPACES = r"/\s{0,8}/"
 
 def form_behind(form: str, reasoning: Reasoning, special: Special) -> str:
     """`form`: a grammar of agents/grammars.py."""
-    return _with_form(form, [f"start: {_thought(reasoning, special)} @form", *_thought_rules(reasoning, special)])
+    start = f"start: {_thought(reasoning, special)} {_lead(reasoning, special)} @form"
+    return _with_form(form, [start, *_thought_rules(reasoning, special)])
 
 
 def calls_alone(calls: Calls) -> str:
@@ -36,7 +37,8 @@ def calls_alone(calls: Calls) -> str:
 def calls_or_form(calls: Calls, form: str) -> str:
     """`form`: a grammar of agents/grammars.py. Calls begin with their opener, by which the reader knows them."""
     thought = calls.reasoning, calls.special
-    start = f"start: {_thought(*thought)} ({calls.written(calls.spelling.opener)} opened | @form)"
+    other = f"{_lead(*thought)} @form"
+    start = f"start: {_thought(*thought)} ({calls.written(calls.spelling.opener)} opened | {other})"
     return _with_form(form, [start, *_thought_rules(*thought), *calls.rules()])
 
 
@@ -60,7 +62,7 @@ def text_with_calls(calls: Calls) -> str:
 
 
 def _begins(calls: Calls) -> list[str]:
-    thinks = [OPENER] if calls.reasoning is not None else []
+    thinks = [calls.reasoning.marks.opener] if calls.reasoning is not None else []
     return [*thinks, calls.spelling.at_start] if calls.spelling.at_start else thinks
 
 
@@ -70,23 +72,30 @@ def _free_start(calls: Calls) -> list[str]:
         return ["start: free"]
     if calls.reasoning.inside:
         return [f"start: thought free | {ANY}"]
-    opener = rf"/\s*/ {calls.written(OPENER)}" if OPENER in calls.special else rf"/\s*{_pattern(OPENER)}/"
+    marker = calls.reasoning.marks.opener
+    opener = rf"/\s*/ {calls.written(marker)}" if marker in calls.special else rf"/\s*{_pattern(marker)}/"
     return [f"start: free | {opener} (thought free | {ANY})"]
 
 
 def _up_to(rule: str, text: str, marker: str, special: Special) -> str:
-    return f"{rule}{'' if marker in special else '[lazy]'}: {text} {written(marker, special)}"
+    ends_text = any(marker.startswith(each) for each in special)
+    return f"{rule}{'' if ends_text else '[lazy]'}: {text} {written(marker, special)}"
 
 
 def _thought(reasoning: Reasoning | None, special: Special) -> str:
     """What stands before the answer."""
     if reasoning is None:
         return ""
-    return f"thought {SPACES}" if reasoning.inside else f"({written(OPENER, special)} thought {SPACES})?"
+    thought = f"thought {SPACES}"
+    return thought if reasoning.inside else f"({written(reasoning.marks.opener, special)} {thought})?"
+
+
+def _lead(reasoning: Reasoning | None, special: Special) -> str:
+    return "" if reasoning is None else written(reasoning.marks.lead, special)
 
 
 def _thought_rules(reasoning: Reasoning | None, special: Special) -> list[str]:
-    return [] if reasoning is None else ["ANY: " + ANY, _up_to("thought", "ANY", CLOSER, special)]
+    return [] if reasoning is None else ["ANY: " + ANY, _up_to("thought", "ANY", reasoning.marks.closer, special)]
 
 
 def _without(patterns: list[str]) -> str:

@@ -22,7 +22,7 @@ from services.streamer.agents.schemas import without_unknown_formats
 class Spelling:
     """The texts around names and arguments. `opener`: the marker by which calls are told from other text; it begins
     them, or may stand before them. `at_start`: how they begin without it, at the beginning of an answer.
-    `also_read`: markers behind which a reader finds calls, too."""
+    `also_read`: markers behind which a reader finds calls, too. `in_messages`: text stands in messages, as calls do."""
 
     opener: str
     before: str
@@ -33,6 +33,7 @@ class Spelling:
     end: str = ""
     at_start: str = ""
     also_read: tuple[str, ...] = ()
+    in_messages: bool = False
 
     @property
     def lead(self) -> str:

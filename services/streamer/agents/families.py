@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.api.answer_parsers import AUTO, NONE
 from services.api.sampling import ReasoningLimit
-from services.streamer.agents import deepseek, ernie, glm, hermes, llama3, mistral, pythonic, qwen3_coder
+from services.streamer.agents import deepseek, ernie, glm, harmony, hermes, llama3, mistral, pythonic, qwen3_coder
 from services.streamer.agents.answer_grammars import form_behind
 from services.streamer.agents.call_grammars import Calls, Special, Spelling, Tools
 from services.streamer.agents.elements import Schemas
@@ -41,16 +41,20 @@ class ToolFormat:
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
     """`inside`: the answer begins with reasoning, also where the prompt doesn't end with <think>. `answer`: reads what
-    follows the reasoning."""
+    follows the reasoning, if that isn't read for calls. `markers`: special tokens that are text."""
 
     name: str
     signs: tuple[str, ...] = ()
     inside: bool = False
     answer: Callable[[], CallParser] | None = None
+    reasoning: type[Reasoning] = Reasoning
+    markers: tuple[str, ...] = (OPENER, CLOSER)
 
 
 # The first whose signs are there is taken.
 TOOL_FORMATS = (
+    ToolFormat("openai", lambda _: harmony.Messages(), (harmony.CHANNEL, harmony.MESSAGE), harmony.MARKERS,
+               spelling=harmony.SPELLING),
     ToolFormat("qwen3_coder", qwen3_coder.parser, ("<function=",), ("<tool_call>", "</tool_call>")),
     ToolFormat("glm45", glm.parser, (glm.OPENER, glm.KEY), glm.MARKERS),
     ToolFormat("ernie45", lambda _: ernie.parser(), ("<tool_call>", "<response>"), ernie.MARKERS,
@@ -68,10 +72,12 @@ TOOL_FORMATS = (
     ToolFormat("pythonic", lambda _: pythonic.parser(), (), pythonic.MARKERS),
 )  # fmt: skip
 REASONING_FORMATS = (
+    ReasoningFormat("openai_gptoss", (harmony.CHANNEL, harmony.MESSAGE), answer=lambda: harmony.Messages(calls=False),
+                    reasoning=harmony.Analysis, markers=harmony.MARKERS),
     ReasoningFormat("ernie45", ("<think>", "<response>"), answer=ernie.answer),
     ReasoningFormat("deepseek_r1", ("</think>", deepseek.ASSISTANT), inside=True),
     ReasoningFormat("qwen3", ("</think>",)),
-)
+)  # fmt: skip
 # Models whose template has no format of its own, or reads no tools, are told this one
 # (services/tokenizer/plain_tools.py).
 PLAIN = "hermes"
@@ -91,15 +97,23 @@ class Formats:
         """Of an answer behind this prompt. `schemas`: of the tools it may call; None: it may call none. `form`: a
         grammar leaves it calls or another form, or a form alone."""
         reasoning = self.reasoning_behind(end_of_prompt)
-        answer = None if form or self.reasoning is None or self.reasoning.answer is None else self.reasoning.answer()
         called = self.tools if schemas is not None else None
+        in_messages = called is not None and called.spelling is not None and called.spelling.in_messages
+        answer = None if in_messages else self._answer(form)
         if reasoning is None and answer is None and called is None:
             return None
         calls = None if called is None or schemas is None else called.parser(schemas)
-        if form and calls is not None and called is not None and called.spelling is not None:
+        if form and not in_messages and calls is not None and called is not None and called.spelling is not None:
             calls = FormOrCalls(calls, called.spelling.opener)
         new_id = long_id if called is None else called.new_id
         return AnswerReader(reasoning, answer, calls, new_id, one_call, quiet)
+
+    def _answer(self, form: bool) -> CallParser | None:
+        """Of a form nothing is left out but what its grammar puts before it."""
+        how = self.reasoning
+        if how is None or how.answer is None or (form and not how.reasoning.marks.lead):
+            return None
+        return how.answer()
 
     def calls(self, tools: Tools, end_of_prompt: str, special: Special, *, several: bool) -> Calls | None:
         """Of an answer behind this prompt, for a grammar. None: the format can't be held to."""
@@ -117,20 +131,19 @@ class Formats:
     def reasoning_limit(self, tokens: int, end_of_prompt: str) -> ReasoningLimit | None:
         """Of an answer behind this prompt; None: it has no reasoning."""
         reasoning = self.reasoning_behind(end_of_prompt)
-        return None if reasoning is None else ReasoningLimit(tokens, reasoning.inside, OPENER, CLOSER)
+        if reasoning is None:
+            return None
+        return ReasoningLimit(tokens, reasoning.inside, reasoning.marks.opener, reasoning.marks.closer)
 
     def reasoning_behind(self, end_of_prompt: str) -> Reasoning | None:
-        """Of an answer behind this prompt; None: it has none. A template may write the beginning of the reasoning, or
-        all of it where there is to be none."""
-        end = end_of_prompt.rstrip()
-        if self.reasoning is None or end.endswith(CLOSER):
-            return None
-        return Reasoning(self.reasoning.inside or end.endswith(OPENER))
+        """Of an answer behind this prompt; None: it has none."""
+        how = self.reasoning
+        return None if how is None else how.reasoning.behind(end_of_prompt, how.inside)
 
     def markers(self, *, tools: bool) -> frozenset[str]:
         """Special tokens that are text in answers which a reader reads."""
         called = self.tools.markers if tools and self.tools is not None else ()
-        return frozenset(called if self.reasoning is None else (*called, OPENER, CLOSER))
+        return frozenset(called if self.reasoning is None else (*called, *self.reasoning.markers))
 
 
 def formats_of(tool_call_parser: str, reasoning_parser: str, template: str) -> Formats:

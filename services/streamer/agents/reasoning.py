@@ -10,11 +10,20 @@ neither side. Knows no calls.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import ClassVar, NamedTuple, Self
 
 from services.streamer.agents.held import Held
 from services.streamer.agents.marked import unfinished
 
 OPENER, CLOSER = "<think>", "</think>"
+
+
+class Marks(NamedTuple):
+    """What stands before and behind reasoning. `lead`: before an answer that is no call."""
+
+    opener: str
+    closer: str
+    lead: str = ""
 
 
 class _Phase(Enum):
@@ -29,12 +38,20 @@ class Reasoning:
     the text is cut, both are the same in all."""
 
     __slots__ = ("_held", "_shown", "_state", "inside")
+    marks: ClassVar = Marks(OPENER, CLOSER)
 
     def __init__(self, inside: bool) -> None:
         self.inside = inside
         self._state = _Phase.START
         self._held = Held()
         self._shown = False  # some of the reasoning
+
+    @classmethod
+    def behind(cls, end_of_prompt: str, inside: bool) -> Self | None:
+        """Of an answer behind this prompt; None: it has none. A template may write the beginning of the reasoning, or
+        all of it where there is to be none. `inside`: the model begins with it without its marker."""
+        end = end_of_prompt.rstrip()
+        return None if end.endswith(CLOSER) else cls(inside or end.endswith(OPENER))
 
     def feed(self, text: str) -> tuple[str, str]:
         self._held.add(text)
@@ -55,6 +72,13 @@ class Reasoning:
         if self._state is _Phase.REASONING or (self.inside and self._state is _Phase.START):
             return rest.rstrip() if self._shown else rest.strip(), ""
         return "", rest
+
+    def parts_of(self, text: bytes) -> list[tuple[int, int]]:
+        """Where the reasoning stands in a whole text, with its markers."""
+        if not self.inside and not text.lstrip().startswith(OPENER.encode()):
+            return []
+        end = text.find(CLOSER.encode())
+        return [(0, len(text) if end < 0 else end + len(CLOSER))]
 
     def _start(self, begin: str) -> None:
         if begin.startswith(OPENER):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Any
 
 from services.streamer.agents.reader import AnswerReader, Said, SaidCall
-from services.streamer.agents.reasoning import CLOSER, OPENER
 from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.generation import Choice, Ending
 
@@ -68,19 +69,12 @@ def reason(choice: Choice, ending: Ending) -> str:
 
 
 def count_reasoning(choice: Choice, vocabulary: Vocabulary) -> None:
-    """Tokens up to the one that ends </think>. They are counted in the ids: what comes at once depends on drafts."""
+    """Tokens that begin in the reasoning or its markers. They are counted in the ids: what comes at once depends on
+    drafts."""
     if choice.reader is None or choice.reader.reasoning is None:
         return
     written = [vocabulary.bytes_of(token) for token in choice.tokens[: choice.delivery.count]]
-    text = b"".join(written)
-    if not choice.reader.reasoning.inside and not text.lstrip().startswith(OPENER.encode()):
-        choice.reasoning_tokens = 0
-        return
-    end = text.find(CLOSER.encode())
-    left = len(text) if end < 0 else end + len(CLOSER)
+    begins = list(accumulate(map(len, written), initial=0))[:-1]
     choice.reasoning_tokens = 0
-    for each in written:
-        if left <= 0:
-            return
-        left -= len(each)
-        choice.reasoning_tokens += 1
+    for first, end in choice.reader.reasoning.parts_of(b"".join(written)):
+        choice.reasoning_tokens += bisect_left(begins, end) - bisect_left(begins, first)

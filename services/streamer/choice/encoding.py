@@ -19,7 +19,7 @@ from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, MAX_GRAMMAR, ReasoningLimit, Sampling
 from services.api.strategies import Verification, verification_for
-from services.streamer.agents.answer_grammars import calls_alone, calls_or_form, text_with_calls
+from services.streamer.agents.answer_grammars import ANY, calls_alone, calls_or_form, text_with_calls
 from services.streamer.agents.grammars import lark
 from services.streamer.agents.reader import AnswerReader
 from services.streamer.choice.acceptance import ChoiceAcceptance, Predicted
@@ -99,6 +99,8 @@ async def _with_calls(exchange: Exchange, tools: Tools, prompt: list[int]) -> st
         grammar = lark(calls_alone(calls))
     elif request.grammar_field:
         grammar = calls_or_form(calls, request.sampling.grammar)
+    elif calls.spelling.in_messages:
+        grammar = calls_or_form(calls, lark(f"start: {ANY}"))
     else:
         grammar = lark(text_with_calls(calls))
     if len(grammar) > MAX_GRAMMAR:

@@ -11,7 +11,7 @@ import pytest
 from cutting import joined
 from grammar_walk import SPELLED, TOOLS, Walk, calls_of
 
-from services.streamer.agents.answer_grammars import calls_or_form, text_with_calls
+from services.streamer.agents.answer_grammars import ANY, calls_alone, calls_or_form, text_with_calls
 from services.streamer.agents.families import ToolFormat
 from services.streamer.agents.form_or_calls import FormOrCalls
 from services.streamer.agents.grammars import choice, json_schema, lark, regex
@@ -19,6 +19,10 @@ from services.streamer.agents.grammars import choice, json_schema, lark, regex
 BY_NAME = {each.name: each for each in SPELLED}
 SPECIAL = [False, True]
 formats = pytest.mark.parametrize("format", SPELLED, ids=lambda each: each.name)
+# The text around calls of the others stands in messages.
+in_text = pytest.mark.parametrize(
+    "format", [each for each in SPELLED if each.spelling and not each.spelling.in_messages], ids=lambda each: each.name
+)
 specials = pytest.mark.parametrize("special", SPECIAL, ids=["text", "special"])
 
 
@@ -41,7 +45,7 @@ def read(format: ToolFormat, text: str, *, form: bool = False) -> tuple[str, lis
     return joined([*(part for character in text for part in reader.feed(character)), *reader.flush()])
 
 
-@formats
+@in_text
 @specials
 def test_calls_in_a_text_follow_their_schemas(format: ToolFormat, special: bool, tmp_path: Path) -> None:
     walk, draw = walk_of(format, special, tmp_path), random.Random(3)
@@ -58,7 +62,7 @@ def test_calls_in_a_text_follow_their_schemas(format: ToolFormat, special: bool,
     assert seen == set(TOOLS)
 
 
-@formats
+@in_text
 @specials
 def test_a_text_without_calls_is_free(format: ToolFormat, special: bool, tmp_path: Path) -> None:
     walk = walk_of(format, special, tmp_path)
@@ -83,7 +87,7 @@ def test_a_call_without_the_marker_before_all_calls_is_no_text(special: bool, tm
     assert not walk.allows(lark(text_with_calls(calls_of(format, walk))), f"a{also}b")
 
 
-@formats
+@in_text
 @specials
 def test_an_answer_ends_with_its_one_call(format: ToolFormat, special: bool, tmp_path: Path) -> None:
     walk, draw = walk_of(format, special, tmp_path), random.Random(4)
@@ -129,7 +133,7 @@ FORM = json_schema({"type": "object", "properties": {"a": {"enum": ["<tool_call>
                     "required": ["a"], "additionalProperties": False})  # fmt: skip
 
 
-@formats
+@in_text
 @specials
 def test_an_answer_is_calls_or_the_form(format: ToolFormat, special: bool, tmp_path: Path) -> None:
     walk, draw = walk_of(format, special, tmp_path), random.Random(5)
@@ -165,7 +169,7 @@ def test_an_answer_is_calls_or_the_form(format: ToolFormat, special: bool, tmp_p
         (lark('start: "(" /[a-z]+/ ")"'), "(tool)"),
     ],
 )  # fmt: skip
-@formats
+@in_text
 @specials
 def test_a_form_is_content_as_it_is(
     form: str, text: str, format: ToolFormat, special: bool, tmp_path: Path
@@ -204,7 +208,7 @@ def test_reasoning_comes_before_both(end: str, text: str, allowed: bool, special
 
 
 @pytest.mark.parametrize("name", ["a.b-c_d", "0", "-", "x" * 128, "a..b"])
-@formats
+@in_text
 def test_any_name_of_a_tool_is_written_and_read(name: str, format: ToolFormat, tmp_path: Path) -> None:
     walk = walk_of(format, False, tmp_path)
     tools = {name: {"properties": {}, "additionalProperties": False}}
@@ -212,3 +216,32 @@ def test_any_name_of_a_tool_is_written_and_read(name: str, format: ToolFormat, t
     text = walk.text(lark(text_with_calls(calls_of(format, walk, tools=tools))), random.Random(7),
                      format.spelling.opener)  # fmt: skip
     assert {called for called, _ in read(format, text)[1]} == {name}
+
+
+GPT_OSS = BY_NAME["openai"]
+THOUGHT = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>"
+CALLED = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "form", "free"),
+    [
+        (THOUGHT + CALLED.format("get-time.now", "{}"), True, True, True),
+        (CALLED.format("get-time.now", "{}"), True, True, True),
+        (CALLED.format("get-time.now", '{"a": 1}'), False, False, False),
+        (CALLED.format("other", "{}"), False, False, False),
+        (THOUGHT + FINAL + '{"a": "x"}', False, True, True),
+        (FINAL + '{"a": "x"}', False, True, True),
+        (FINAL + "Hello", False, False, True),
+        (THOUGHT + '{"a": "x"}', False, False, False),
+        (THOUGHT, False, False, False),
+    ],
+)
+def test_messages_of_gpt_oss_follow_their_schemas(
+    text: str, calls: bool, form: bool, free: bool, tmp_path: Path
+) -> None:
+    walk = Walk(tmp_path, GPT_OSS.markers)
+    held = calls_of(GPT_OSS, walk, "<|end|><|start|>assistant", "openai_gptoss")
+    grammars = lark(calls_alone(held)), calls_or_form(held, FORM), calls_or_form(held, lark(f"start: {ANY}"))
+    assert tuple(walk.allows(each, text) for each in grammars) == (calls, form, free)

@@ -82,6 +82,13 @@ CASES: list[tuple[str, str, str, Calls]] = [
      [("paint", {"wall": "left", "coats": 2})]),
     ("qwen3_coder", painted("<parameter=wall>\n<b>\n  x < 3\n</b>\n</parameter>") + "\n" + painted(), "",
      [("paint", {"wall": "<b>\n  x < 3\n</b>"}), ("paint", {})]),
+    # gpt-oss: the recipient before the channel or behind it, with and without the kind of text, several messages.
+    *(("openai", f"{head}<|message|>" + '{"x": "}"}<|call|>', "", [("a", {"x": "}"})]) for head in
+      (" to=functions.a<|channel|>commentary json", " to=functions.a<|channel|>analysis <|constrain|>json",
+       "<|channel|>commentary to=functions.a", "<|channel|>final to=functions.a json",
+       "<|channel|>commentary to=functions.a<|constrain|>json")),
+    ("openai", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.a "
+     '<|constrain|>json<|message|>{"x": 1}<|call|>', "I look.", [("a", {"x": 1})]),
 ]  # fmt: skip
 
 

@@ -89,6 +89,21 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     # Forgotten: the closing tag of a value.
     ("glm45", "<tool_call>f<arg_key>s</arg_key><arg_value>a<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>",
      "", [("f", '{"s": "a", "n": 2}')]),
+    ("openai", f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{F[1]}<|call|>", "", [F]),
+    ("openai", "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary "
+     f"to=functions.f <|constrain|>json<|message|>{F[1]}<|end|><|start|>assistant to=functions.g<|channel|>commentary "
+     "json<|message|><|call|>", "Let me see.", [F, G]),
+    ("openai", " to=functions.f<|channel|>commentary json<|message|> " + F[1], "", [F]),
+    ("openai", "<|channel|>final<|message|>Well.\n<|return|>", "Well.\n", []),
+    ("openai", "<|channel|>commentary<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Two.",
+     "One.\nTwo.", []),
+    # Without a header, without the end of the message before it, and a call of what is no function.
+    ("openai", " to a question: to=functions.f", " to a question: to=functions.f", []),
+    ("openai", "Hm.<|channel|>commentary to=functions.g<|message|>{}", "Hm.", [G]),
+    ("openai", "<|channel|>commentary to=browser.open<|message|>{}<|call|>", "{}", []),
+    # The end of the tokens.
+    ("openai", "Hm.<|start|>assistant<|chan", "Hm.", []),
+    ("openai", '<|channel|>commentary to=functions.f<|message|>{"a": "<|mess', "", [("f", '{"a": "<|mess')]),
 ]  # fmt: skip
 
 
@@ -117,6 +132,8 @@ MALFORMED = [
     ("qwen3_coder", "<function=f"),
     ("glm45", "<tool_call>f\n<arg_key>s</arg_key>"),
     ("glm45", '<tool_call>{"name": "f"}</tool_call>'),
+    ("openai", "a <| b |> <|constrain|"),
+    ("openai", " to=functions.f"),
 ]
 
 
@@ -159,6 +176,10 @@ WRITERS = {
     "deepseek_v31": lambda calls: "".join(
         f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>" for name, arguments in calls
     ),
+    "openai": lambda calls: "<|start|>assistant".join(
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|end|>"
+        for name, arguments in calls
+    ),
 }
 
 
@@ -177,7 +198,8 @@ def test_arguments_are_the_text_that_the_model_wrote(
 PIECES = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<｜tool▁call▁begin｜>",
     "<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜>", "<function=", "</function>", "<parameter=", "</parameter>", "<response>", "```", "function",
+    "<｜tool▁call▁end｜>", "<|start|>", "<|channel|>", "<|message|>", "<|end|>", " to=functions.f",
+    "<function=", "</function>", "<parameter=", "</parameter>", "<response>", "```", "function",
     '{"name": "f", "arguments": ', '"', "\\", "{", "}", "[", "]", "(", ")", ",", ";", ":", "=", ">", " ", "\n", "f",
     "1", "'", "é", "\0", "null", "e999",
 ]  # fmt: skip
@@ -196,13 +218,14 @@ CALL = '{"name": "f", "arguments": {}}'
 # Repeated behind a beginning: what is held, and for how long, differs.
 RUNS = [
     *(("", piece) for piece in [
-        *PIECES[:9], "<tool_call>{", "[f(", '{"name": "f", "arguments": {"a":', " ", "\n<", "[", ";",
+        *PIECES[:14], "<tool_call>{", "[f(", '{"name": "f", "arguments": {"a":', " ", "\n<", "[", ";",
     ]),
     *((begin, " \n") for begin in [
         "a", "<think>", "<tool_call>", f"<tool_call>{CALL[:-1]}", f"<tool_call>{CALL}", "[TOOL_CALLS]",
         "[TOOL_CALLS] [", f"[TOOL_CALLS] [{CALL}", f"[TOOL_CALLS] [{CALL},", "[TOOL_CALLS]f[ARGS]", "<|python_tag|>",
         f"{CALL}", f"{CALL};", "<|python_start|>", "<function=f><parameter=s>", "<response>", "<｜tool▁call▁begin｜>",
-        "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}",
+        "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}", "<|start|>", "<|channel|>final<|message|>",
+        "<|channel|>commentary to=functions.f<|message|>",
     ]),
     *((begin, "x ") for begin in [
         '<tool_call>{"a": "', '<tool_call>{"name": "f", "arguments": {"a": "', "<function=f><parameter=s>", "[f(a='",
@@ -242,6 +265,7 @@ def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
         ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
         ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜></think>", "deepseek_v31", "deepseek_r1"),
         ("{{ tools }}<think><tool_call><response>", "ernie45", "ernie45"),
+        ("{{ tools }}<|start|>assistant<|channel|>analysis<|message|>", "openai", "openai_gptoss"),
         # They know calls, but are told of tools in words.
         ("{{ m.tool_calls }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "hermes", "deepseek_r1"),
         ("{{ m.tool_calls }}[TOOL_CALLS]", "hermes", None),

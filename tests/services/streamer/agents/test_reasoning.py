@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.streamer.agents.families import formats_of
+from services.streamer.agents.harmony import Analysis
 from services.streamer.agents.reader import AnswerReader
 from services.streamer.agents.reasoning import Reasoning
 
@@ -118,3 +119,74 @@ def test_a_reader_knows_whether_its_last_call_is_whole(text: str, whole: bool) -
             made.feed(piece)
         made.flush()
         assert made.calls_are_whole == whole
+
+
+HARMONY = [
+    ("<|channel|>analysis<|message|>I see.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+     "I see.", "Yes.", []),
+    ("<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+     "<|start|>assistant<|channel|>analysis<|message|>Two.<|end|><|start|>assistant<|channel|>commentary "
+     'to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>', "One.\nTwo.", "I look.", [("f", '{"a": 1}')]),
+    # An end is missing; a call in the channel of reasoning; no header at all; the end of the tokens.
+    ("<|channel|>analysis<|message|>I <see.<|channel|>final<|message|>Yes.", "I <see.", "Yes.", []),
+    ("<|channel|>analysis to=functions.f<|message|>{}<|call|>", "", "", [("f", "{}")]),
+    ("Yes. <|", "", "Yes. <|", []),
+    ("<|channel|>analysis<|message|>I see.<|en", "I see.<|en", "", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reasoning", "content", "calls"), HARMONY)
+def test_messages_of_gpt_oss_are_told_apart_at_every_cut(
+    text: str, reasoning: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    for pieces in [[text], *cuts(text)]:
+        made = formats_of("openai", "openai_gptoss", "").reader({}, "<|start|>assistant", one_call=False, quiet=False)
+        assert made is not None
+        said = [*map(made.feed, pieces), made.flush()]
+        assert "".join(each.reasoning for each in said) == reasoning
+        assert "".join(each.content for each in said) == content
+        told: dict[int, list[str]] = {}
+        for call in (call for each in said for call in each.calls):
+            parts = told.setdefault(call.index, ["", ""])
+            told[call.index] = [parts[0] + call.name, parts[1] + call.arguments]
+        assert [tuple(each) for each in told.values()] == calls
+
+
+def test_an_answer_of_gpt_oss_without_tools_or_with_a_form_has_no_header() -> None:
+    formats = formats_of("openai", "openai_gptoss", "")
+    text = '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"to": 1}'
+    for schemas, form in ((None, False), (None, True), ({}, True)):
+        made = formats.reader(schemas, "<|start|>assistant", one_call=False, quiet=False, form=form)
+        assert made is not None
+        said = [made.feed(text), made.flush()]
+        assert ("".join(each.reasoning for each in said), "".join(each.content for each in said)) == (
+            "Hm.", '{"to": 1}',
+        )  # fmt: skip
+
+
+def test_reasoning_stands_where_its_messages_do() -> None:
+    first, between, second = (
+        b"<|channel|>analysis<|message|>One.<|end|>", b"<|start|>assistant", b"<|channel|>analysis<|message|>Two",
+    )  # fmt: skip
+    whole = first + between + second
+    assert Analysis(False).parts_of(whole) == [(0, len(first)), (len(first + between), len(whole))]
+    assert Analysis(True).parts_of(b"One.<|end|>Yes") == [(0, 11)]
+    assert Reasoning(False).parts_of(b" <think>a</think>b") == [(0, 17)] and Reasoning(False).parts_of(b"a") == []
+
+
+@given(pieces=st.lists(st.sampled_from([
+    "<|start|>", "assistant", "<|channel|>", "analysis", "<|message|>", "<|end|>", "<|channel|>analysis<|message|>",
+    "a", "<|", "\n",
+]), max_size=12))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_however_messages_are_cut_the_same_is_reasoning(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    found = set()
+    for cut in ([text], pieces, list(text)):
+        parser = Analysis(False)
+        parts = [*map(parser.feed, cut), parser.flush()]
+        found.add(("".join(each for each, _ in parts), "".join(each for _, each in parts)))
+    [(reasoning, answer)] = found
+    spans = Analysis(False).parts_of(text.encode())
+    assert len(answer) == len(text) - sum(end - first for first, end in spans)
+    assert bool(reasoning) <= bool(spans)
