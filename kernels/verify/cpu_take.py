@@ -25,6 +25,9 @@ def take(call, rule, sequence, row, depth):
     if not _may_be_edited(call, rule, row):
         look(call, source)
         return
+    if _is_masked(call, row) and call.bias_begins == 0 and not _penalises(rule):
+        _copy_allowed(call, source, np.int64(v.load_i32(call.mask_of_row, row)))
+        return
     _copy(call, source)
     if _edit(call, rule, sequence, row, depth):
         for block in range(call.blocks):
@@ -69,6 +72,46 @@ def _copy(call, source):
         _note_maximum(call, whole)
 
 
+@inner
+def _copy_allowed(call, source, index):
+    """The same with -inf for ids without a bit in this mask: of most blocks, where a grammar leaves few, nothing is
+    read."""
+    call.scores = call.copied
+    scores, maxima, vocabulary = call.copied, call.maxima, call.vocabulary
+    bits, lowest = call.mask_bits + index * call.mask_stride, v.spread(_LOWEST)
+    bfloat16 = call.bfloat16 != 0
+    whole = vocabulary // BLOCK
+    for block in range(whole):
+        i = block * BLOCK
+        lower, upper = np.int64(v.load_i32(bits, 2 * block)), np.int64(v.load_i32(bits, 2 * block + 1))
+        highest = _LOWEST
+        a = b = c = d = lowest
+        if (lower | upper) != 0:
+            if bfloat16:
+                a, b = v.load_bfloat16(source, i), v.load_bfloat16(source, i + 16)
+                c, d = v.load_bfloat16(source, i + 32), v.load_bfloat16(source, i + 48)
+            else:
+                a, b = v.load_floats(source, i), v.load_floats(source, i + 16)
+                c, d = v.load_floats(source, i + 32), v.load_floats(source, i + 48)
+            a, b = lanes.choose(lower, a, lowest), lanes.choose(lower >> 16, b, lowest)
+            c, d = lanes.choose(upper, c, lowest), lanes.choose(upper >> 16, d, lowest)
+            highest = _maximum(a, b, c, d)
+        v.store_floats(scores, i, a)
+        v.store_floats(scores, i + 16, b)
+        v.store_floats(scores, i + 32, c)
+        v.store_floats(scores, i + 48, d)
+        v.store_f32(maxima, block, highest)
+    if whole < call.blocks:
+        for i in range(whole * BLOCK, whole * BLOCK + BLOCK, LANES):
+            left = min(max(vocabulary - i, 0), LANES)
+            value = v.load_bfloat16_part(source, i, left) if bfloat16 else v.load_floats_part(source, i, left)
+            kept = lanes.below_count(left)
+            if left > 0:
+                kept &= np.int64(v.load_i32(bits, i >> 5)) >> (i & 31)
+            v.store_floats(scores, i, lanes.choose(kept, value, lowest))
+        _note_maximum(call, whole)
+
+
 @inlined
 def _maximum(a, b, c, d):
     """NaN where there is one: it counts as the highest."""
@@ -108,9 +151,13 @@ def _penalises(rule):
 
 
 @inlined
+def _is_masked(call, row):
+    return call.mask_of_row != 0 and v.load_i32(call.mask_of_row, row) >= 0
+
+
+@inlined
 def _may_be_edited(call, rule, row):
-    masked = call.mask_of_row != 0 and v.load_i32(call.mask_of_row, row) >= 0
-    return masked or call.bias_begins != 0 or _penalises(rule)
+    return _is_masked(call, row) or call.bias_begins != 0 or _penalises(rule)
 
 
 @inner
@@ -128,7 +175,7 @@ def _edit(call, rule, sequence, row, depth):
         for i in range(v.load_i32(begins, row), v.load_i32(begins, row + 1)):
             v.store_f32(scores, np.int64(v.load_i32(call.forbidden_ids, i)), _LOWEST)
             edited = True
-    if call.mask_of_row != 0 and v.load_i32(call.mask_of_row, row) >= 0:
+    if _is_masked(call, row):
         _mask(call, np.int64(v.load_i32(call.mask_of_row, row)))
         edited = True
     return edited
