@@ -58,14 +58,15 @@ class Rates:
 
 class OfAll:
     """Learned from all requests: rates of the answers that come with specmesh, and of the worker's head; and
-    what its drafts are worth."""
+    what its drafts are worth, also where a grammar drafts beside it."""
 
-    __slots__ = ("answers", "rates", "worth")
+    __slots__ = ("answers", "rates", "worth", "worth_in_grammars")
 
     def __init__(self) -> None:
         self.answers = Rates()
         self.rates = Rates()
         self.worth = Worth()
+        self.worth_in_grammars = Worth()
 
 
 class Acceptance:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
 from services.api.methods import AUTO
+from services.worker.grammar.drafting import SOURCE as GRAMMAR
 from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Size, Verdict, Work
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
@@ -372,6 +373,9 @@ class Controller:
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
+        # What a grammar forces is known without a drafter: who drafted it, too, earns nothing by it.
+        forced = drafted.source == GRAMMAR
+        known.learn_worth(forced=forced)
         if drafted.tokens:
             first = tree.first_places(drafted.parents) if drafted.parents else drafted.tokens
             known.all_accepted = accepted >= len(first)
@@ -380,12 +384,12 @@ class Controller:
         path = prepared.path(verdict.tokens)
         compared = prepared.compared(verdict.tokens, path)
         if known.acceptance is not None:
-            if drafted.tokens:
+            if drafted.tokens and not forced:
                 taken = prepared.of_text(path[:accepted])
                 prepared.brought += taken * self._costs.token_seconds - prepared.cost
-            if prepared.parents:
+            if prepared.parents and not forced:
                 known.acceptance.learn(prepared, *compared)
-            else:
+            elif not forced:
                 self._compared.append((known.acceptance, prepared, compared))
         goes_on = prepared.follow(verdict.tokens, path)
         self.counts.dropped += not goes_on and bool(compared[1])

@@ -19,19 +19,21 @@ class Speculating:
     """`acceptance` is None if its drafts have a fixed length."""
 
     __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "missed", "prepared", "read",
-                 "sequence", "text_value", "unweighed", "worth")  # fmt: skip
+                 "sequence", "text_value", "unweighed", "weighed", "worth")  # fmt: skip
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
         self.acceptance = acceptance
         self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
-        self.worth = Worth(None if acceptance is None else acceptance.of_all.worth)
+        self.worth = Worth(self._worth_of_others)
         self.prepared: Prepared | None = None
         # Whether the worker's head ran for it after the last step.
         self.head_draft = False
         # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
         self.unweighed: int | None = None
         self.text_value = 0.0
+        # Its length, and what it adds to text drafts, until the step that verifies it is over.
+        self.weighed: tuple[int, float] | None = None
         # Tokens of the text that it has read, and seconds that it would have saved since then.
         self.read = sequence.cached_tokens or 0
         self.missed = 0.0
@@ -39,6 +41,13 @@ class Speculating:
         self.asked_at = 0
         # Whether all of the last draft was accepted.
         self.all_accepted = True
+
+    @property
+    def _worth_of_others(self) -> Worth | None:
+        if self.acceptance is None:
+            return None
+        of_all = self.acceptance.of_all
+        return of_all.worth_in_grammars if self.sequence.forces_text else of_all.worth
 
     @property
     def asks(self) -> bool:
@@ -103,15 +112,23 @@ class Speculating:
         return len(self.sequence.token_ids) - self.read
 
     def weigh(self) -> None:
-        """Learn what the last draft of the head adds to text drafts, before the step that verifies them."""
+        """What the last draft of the head adds to text drafts, before the step that verifies them."""
         if self.unweighed is None or self.acceptance is None:
             return
         drafted, self.unweighed = self.unweighed, None
         prepared = self.prepared
         has_head = prepared is not None and (prepared.way == "head" or bool(prepared.sources))
         adds = max(0.0, self.expected(prepared) - self.text_value) if has_head and prepared is not None else 0.0
-        self.worth.learn(drafted, adds)
-        self.acceptance.of_all.worth.learn(drafted, adds)
+        self.weighed = drafted, adds
+
+    def learn_worth(self, *, forced: bool) -> None:
+        """Behind that step. `forced`: a grammar left one text, so the head's draft wasn't needed."""
+        if self.weighed is None:
+            return
+        (drafted, adds), self.weighed = self.weighed, None
+        for worth in (self.worth, self._worth_of_others):
+            if worth is not None:
+                worth.learn(0 if forced else drafted, 0.0 if forced else adds)
 
     def learn_benefit(self, way: Way, seconds: float) -> None:
         if self.acceptance is not None and way in self.benefit:

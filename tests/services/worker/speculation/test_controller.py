@@ -11,6 +11,7 @@ from driving import request
 from msgspec.structs import replace
 
 from services.api.drafter import Draft
+from services.worker.grammar.drafting import SOURCE as GRAMMAR
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted, NewSequence, Result, Work, size_of
 from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
@@ -317,25 +318,34 @@ def test_a_draft_of_the_workers_head_is_used_in_the_next_step_without_the_propos
 class Head:
     """The worker's head beside `auto`: it answers a budget with what the mock will say, or with nonsense."""
 
-    def __init__(self, world: World, *, wrong: bool = False, confidence: float = 0.9, seconds: float = 1e-3) -> None:
+    def __init__(
+        self, world: World, *, wrong: bool = False, confidence: float = 0.9, seconds: float = 1e-3, forced: int = 0
+    ) -> None:
+        """`forced`: tokens that a grammar forces in each step."""
         self.world, self.wrong, self.confidence, self.seconds = world, wrong, confidence, seconds
         self.budgets: list[int] = []
         # By step: whether it is wrong then.
         self.fails: Callable[[int], bool] = lambda step: self.wrong
         # Of the next step: what it takes to read all of the text that it hasn't read.
         self.reading_seconds = 0.0
-        self.arrive()
+        self.arrive(forced=forced)
 
-    def arrive(self, sequence_id: int = 1) -> None:
+    def arrive(self, sequence_id: int = 1, forced: int = 0) -> None:
         self.world.arrive(sequence_id, max_tokens=4000)
         [sequence] = self.world.scheduler.waiting
         sequence.drafter = "eagle3"
+        sequence.forces_text, self.forced = forced > 0, forced
 
     def run(self, steps: int) -> int:
         """Returns the number of tokens that were accepted."""
         world, accepted = self.world, 0
         for _ in range(steps):
-            drafts, budgets = world.controller.draft(world.scheduler.schedule())
+            plan = world.scheduler.schedule()
+            drafts, budgets = world.controller.draft(plan)
+            if self.forced and plan.items[0].drafts:
+                [item] = plan.items
+                tokens = cycle(item.sequence.token_ids[-1], self.forced)
+                drafts[item.sequence.sequence_id] = Draft(tokens, GRAMMAR, confidence=[1.0] * len(tokens))
             work = world.scheduler.place(drafts, budgets)
             world.runner.launch(work)
             world.controller.ask_ahead(work)
@@ -388,6 +398,21 @@ def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then(
         head.run(100)
     # The last of these requests knows what the others have learned.
     assert 0 < sum(budget > 0 for budget in head.budgets[-100:]) <= 4
+
+
+def test_auto_does_not_run_it_for_what_a_grammar_forces() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world, forced=6)
+    assert head.run(200) > 180 * 6
+    assert sum(budget > 0 for budget in head.budgets[50:]) <= 8
+    # The next request with a grammar knows it, and one without a grammar doesn't.
+    for sequence_id, forced in ((2, 6), (3, 0)):
+        world.end(world.scheduler.handle(Cancelled(sequence_id - 1)))
+        head.arrive(sequence_id, forced)
+        head.run(40)
+        runs = sum(budget > 0 for budget in head.budgets[-40:])
+        assert runs <= 2 if forced else runs == 40
 
 
 def test_one_that_is_right_half_of_the_time_runs_in_every_step_although_its_first_drafts_fail() -> None:
