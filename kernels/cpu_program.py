@@ -46,6 +46,8 @@ SEEN, TREE = 10, 11
 FORKS, FORK_COUNT, ALSO_ROWS, ALSO_SLOTS, ALSO_COUNT = range(12, 17)
 # For taps: where the features of each row go, [R] int32.
 FEATURE_ROWS = 17
+# Of delta nets: what of each sequence is run, [STATE_COUNT, columns] int32 (kernels/delta_rule/table.py).
+STATES, STATE_COUNT = 18, 19
 STEP_WORDS = 32
 
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)

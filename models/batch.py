@@ -25,7 +25,10 @@ class Stretch:
     With `parents` the first token is followed by a tree of draft tokens: parents[i] is the index, among the draft
     tokens, of the one that tokens[i + 1] follows, -1 for the first token. `spare` are pages for its branches
     (models/branches.py); what they hold is not needed before or after the step. Pages in an array of int32 are taken as
-    they are; others cost time for each page. Rows of a `block` see all of it, those behind them too."""
+    they are; others cost time for each page. Rows of a `block` see all of it, those behind them too.
+
+    Of a network with states (Network.recurrent), `state` says which is the sequence's, and rows from position `settled`
+    on may be taken back (-1: none): the next stretch of the sequence begins where what is kept of this one ends."""
 
     tokens: Sequence[int]
     start: int
@@ -34,6 +37,8 @@ class Stretch:
     parents: Sequence[int] = ()
     spare: Sequence[int] = ()
     block: bool = False
+    state: int = 0
+    settled: int = -1
 
 
 _BUFFERS = (array, np.ndarray)
@@ -62,6 +67,8 @@ class Batch:
     feature_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
     # How many positions each row sees; empty: all up to its own. Each row of a block is a sequence with the same pages.
     seen: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
+    # Of each sequence its state, and the position up to which it is settled.
+    states: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [S · 2] int32
 
 
 class Bounds(NamedTuple):
@@ -90,7 +97,7 @@ def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
         elif stretch.block:
             made.add_block(stretch)
         else:
-            made.add(stretch.start, len(stretch.tokens), stretch.pages)
+            made.add(stretch, stretch.start, len(stretch.tokens), stretch.pages)
     return made.batch(tokens, max([len(each.pages) for each in stretches]))
 
 
@@ -113,6 +120,7 @@ class _Sequences:
         self._starts: list[int] = []
         self._counts: list[int] = []
         self._pages: list[Pages] = []
+        self._states: list[int] = []
         # Of each token of the stretches: its row, and whether its logits are wanted.
         self._row_of = np.arange(rows)
         self._wanted = np.ones(rows, bool)
@@ -126,7 +134,8 @@ class _Sequences:
         """No logits are wanted for the first `tokens` tokens of the stretch that is added next."""
         self._wanted[self._rows : self._rows + tokens] = False
 
-    def add(self, start: int, count: int, pages: Pages) -> None:
+    def add(self, stretch: Stretch, start: int, count: int, pages: Pages) -> None:
+        self._states += (stretch.state, start + count if stretch.settled < 0 else stretch.settled)
         self._starts.append(start)
         self._counts.append(count)
         self._pages.append(pages if isinstance(pages, _BUFFERS) else array("i", pages))
@@ -137,7 +146,7 @@ class _Sequences:
         assert len(self._seen) == self._rows
         end = stretch.start + len(stretch.tokens)
         for position in range(stretch.start, end):
-            self.add(position, 1, stretch.pages)
+            self.add(stretch, position, 1, stretch.pages)
             self._seen.append(end)
 
     def add_tree(self, stretch: Stretch) -> None:
@@ -147,7 +156,7 @@ class _Sequences:
             row_of[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
             if branch.parent >= 0:
                 self._fork(stretch, branch, table, row_of)
-            self.add(stretch.start + branch.depth, len(branch.rows), table)
+            self.add(stretch, stretch.start + branch.depth, len(branch.rows), table)
 
     def _fork(self, stretch: Stretch, branch: Branch, table: np.ndarray, row_of: np.ndarray) -> None:
         """Fill a branch's first page up to the branch: the end of the text, and the draft tokens it follows."""
@@ -190,6 +199,7 @@ class _Sequences:
             also_slots=np.array(self._also_slots, np.int64),
             feature_rows=feature_rows,
             seen=np.array(self._seen, np.int32),
+            states=np.array(self._states, np.int32),
         )
 
 

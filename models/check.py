@@ -18,7 +18,7 @@ from models.folder_headers import FolderHeaders
 from models.hub import fetch_config
 from models.parameters import parameter_count
 from models.quantized.registry import format_of
-from models.spec import Attention, ExpertRouter, LatentAttention, Linear, Network, Norm
+from models.spec import Attention, DeltaNet, ExpertRouter, LatentAttention, Linear, Network, Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,13 @@ def check_context(network: Network, max_context: int) -> int:
 
 
 def kv_bytes_per_token(network: Network, number_bytes: int) -> int:
-    """What all layers keep of a token."""
+    """What all layers keep of a token in pages."""
     return number_bytes * sum(_kept(layer.attention) for layer in network.layers)
 
 
-def _kept(attention: Attention | LatentAttention) -> int:
+def _kept(attention: Attention | LatentAttention | DeltaNet) -> int:
+    if isinstance(attention, DeltaNet):
+        return 0
     if isinstance(attention, LatentAttention):
         return attention.latent_dim + attention.rope_dim
     return 2 * attention.kv_heads * attention.head_dim
@@ -106,6 +108,9 @@ def _check(item: Any, headers: FolderHeaders) -> None:
         headers.check_floats(f"{item.name}.weight", item.width)
     elif isinstance(item, Attention) and item.sinks:
         headers.check_floats(item.sinks, item.heads)
+    elif isinstance(item, DeltaNet):
+        for name, shape in item.tensors.items():
+            headers.check_floats(name, *shape)
     elif isinstance(item, ExpertRouter) and item.bias:
         headers.check_floats(item.bias, *(item.bias_shape or (item.experts,)))
 

@@ -33,10 +33,8 @@ def read_network(folder: Path) -> Network:
 
 
 def network_of(fields: Fields) -> Network:
+    fields = text_fields(fields)
     named = _named(fields)
-    if named in WITH_IMAGES:
-        fields = fields.text_part()
-        named = _named(fields)
     if isinstance(named, str) and named in LACKING:
         raise ModelError(f"{LACKING[named]} isn't served", f"supported: {', '.join(FAMILIES)}")
     if not isinstance(named, str) or named not in FAMILIES:
@@ -45,6 +43,11 @@ def network_of(fields: Fields) -> Network:
     network = declaration(named)(fields)
     assert isinstance(network, Network)
     return network
+
+
+def text_fields(fields: Fields) -> Fields:
+    """Of a model that sees images, too, those of its text part; of another one all."""
+    return fields.text_part() if _named(fields) in WITH_IMAGES else fields
 
 
 def _named(fields: Fields) -> Any:

@@ -34,6 +34,10 @@ class Options:
     # fp8: keys and values are kept in 8 bits (e4m3, without scales); "": in the dtype of activations.
     kv_dtype: str = ""
     graph_rows: int = 256
+    # Of a network with states (Network.recurrent): how many sequences have one, and the most rows at the end of a step
+    # that may be taken back.
+    states: int = 64
+    longest_draft: int = 48
     # Where the network is a rank's share (models/shards.py): the ranks. None: there is but one.
     group: Group | None = None
 

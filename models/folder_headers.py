@@ -12,7 +12,7 @@ from models.errors import ModelError
 from models.folder import read_json, weight_files
 from models.quantized.format import FLOATS, Format, Layout, Matrix, WantedFormat
 from models.quantized.registry import format_of
-from models.spec import Cut, Linear, Part
+from models.spec import Cut, Linear, Part, Stack
 from models.stacks import coded_stack_bytes, stacked_layout
 from models.tensor_headers import TensorHeader, read_headers
 
@@ -61,16 +61,22 @@ class FolderHeaders:
     def check_floats(self, name: str, *shape: int) -> None:
         self.check(WantedFormat(name, (shape,), FLOATS))
 
+    def stack_of(self, part: Part) -> Stack | None:
+        """Where a part stands among those of other experts, if it does in this folder."""
+        stack = part.stack
+        return None if stack is None or (stack.whole and stack.name not in self.tensors) else stack
+
     def check_linear(self, linear: Linear) -> None:
         for part in linear.parts:
-            if part.stack is not None:
-                for wanted in stacked_layout(part, part.stack, linear, self.tensors).values():
+            if (stack := self.stack_of(part)) is not None:
+                for wanted in stacked_layout(part, stack, linear, self.tensors).values():
                     self.check(wanted)
                 continue
-            for wanted in self.layout(Matrix(part.name, part.outputs, linear.inputs))[1].values():
+            matrix = whole_of(part, linear)
+            for wanted in self.layout(matrix)[1].values():
                 self.check(wanted)
             if linear.bias:
-                self.check_floats(f"{part.name}.bias", part.outputs)
+                self.check_floats(f"{matrix.name}.bias", matrix.outputs)
 
     def layout(self, matrix: Matrix) -> tuple[bool, Layout]:
         """Whether a matrix is quantised, and its tensors."""
@@ -88,8 +94,8 @@ class FolderHeaders:
             return 0
         total, ways = 0, set()
         for part in linear.parts:
-            if part.stack is not None:
-                total += coded_stack_bytes(part, part.stack, linear, self.tensors)
+            if (stack := self.stack_of(part)) is not None:
+                total += coded_stack_bytes(part, stack, linear, self.tensors)
                 ways.add(("stack",))
                 continue
             matrix = whole_of(part, linear)
@@ -119,7 +125,7 @@ def _stored_names(names: Collection[str]) -> dict[str, str]:
     for theirs, ours in _TEXT_PARTS:
         if any(name.startswith(theirs) for name in names):
             found = {ours + name.removeprefix(theirs): name for name in names if name.startswith(theirs)}
-            return found | {name: name for name in names if name.startswith("lm_head.")}
+            return found | {name: name for name in names if name.startswith(("lm_head.", "mtp."))}
     return {name: name for name in names}
 
 
@@ -136,5 +142,7 @@ def of_axis(count: int, cut: Cut | None) -> range:
 
 def whole_of(part: Part, linear: Linear) -> Matrix:
     """The matrix that is stored, whatever is cut."""
+    if part.stripes is not None:
+        return Matrix(part.stripes.name, part.stripes.outputs, linear.inputs)
     outputs = part.outputs if part.cut is None else part.cut.whole
     return Matrix(part.name, outputs, linear.inputs if linear.cut is None else linear.cut.whole)

@@ -4,11 +4,12 @@ Plain arithmetic over a network's description: no torch, no device, no values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
-from models.spec import Attention, ExpertRouter, Experts, LatentAttention, Linear, Network, Norm
+from models.spec import Attention, DeltaNet, ExpertRouter, Experts, LatentAttention, Linear, Network, Norm
 
 FLOAT32 = 4
 # Bytes of a number of a linear, and of what is read and written around it.
@@ -50,7 +51,7 @@ def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool,
     linear_number, number = LINEAR_BYTES[dtype], NUMBER_BYTES[dtype]
 
     def linear(one: Linear) -> int:
-        stacked = any(part.stack for part in one.parts)
+        stacked = any(part.stack and not part.stack.whole for part in one.parts)
         stays = stacks_stay if stacked else codes_stay and dtype != "int8"
         coded = stored.coded_bytes(one) if stays else 0
         # int8 has a scale for each output.
@@ -82,6 +83,8 @@ def _bytes_of(item: Any, kept: Kept) -> float:
         return (item.linear.outputs * item.linear.inputs + item.experts) * FLOAT32
     if isinstance(item, Attention) and item.sinks:
         return item.heads * FLOAT32
+    if isinstance(item, DeltaNet):
+        return sum(map(math.prod, item.tensors.values())) * FLOAT32
     if isinstance(item, LatentAttention):
         return item.kv_up.outputs * item.kv_up.inputs * kept.head
     return kept.linear(item) if isinstance(item, Linear) else 0
@@ -105,6 +108,18 @@ def _parts_of(item: Any) -> Iterator[Any]:
             yield from _parts_of(member)
 
 
+# A sequence -----------------------------------------------------------------------------------------------
+
+
+def state_bytes(network: Network, number_bytes: int, longest_draft: int) -> int:
+    """What a sequence has beside its pages: of each delta net its state, and rows that a rejection may take back."""
+    nets = [layer.attention for layer in network.layers if isinstance(layer.attention, DeltaNet)]
+    return sum(
+        FLOAT32 * net.value_heads * net.key_dim * net.value_dim + number_bytes * net.kept * net.rows_kept(longest_draft)
+        for net in nets
+    )
+
+
 # A step --------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +134,9 @@ def row_bytes(network: Network, number_bytes: int, taps: int = 0) -> int:
     return around + widest + FLOAT32 * logits
 
 
-def _attention_row(attention: Attention | LatentAttention, number_bytes: int) -> int:
+def _attention_row(attention: Attention | LatentAttention | DeltaNet, number_bytes: int) -> int:
+    if isinstance(attention, DeltaNet):
+        return number_bytes * (attention.mixed.outputs + attention.output.inputs)
     if isinstance(attention, Attention):
         # qkv, turned queries, what is attended.
         return number_bytes * (attention.qkv.outputs + 2 * attention.heads * attention.head_dim)
@@ -140,7 +157,7 @@ def _mlp_row(mlp: Any, number_bytes: int) -> int:
 def fixed_bytes(network: Network, context: int, slots: int) -> int:
     """What a GPU executor keeps beside weights and pages, however many rows a step has: tables of rotations, and room
     for the partial results of attention over long contexts (`slots` splits)."""
-    attentions = {layer.attention for layer in network.layers}
+    attentions = {layer.attention for layer in network.layers if not isinstance(layer.attention, DeltaNet)}
     ropes = {attention.rope for attention in attentions}
     partials = {(one.heads, one.head_dim if isinstance(one, Attention) else one.latent_dim) for one in attentions}
     turns = sum(rope.width * FLOAT32 * context for rope in ropes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from models.spec import Attention, ExpertRouter, Linear, Network, Norm
+from models.spec import Attention, DeltaNet, ExpertRouter, Linear, Network, Norm
 
 
 def parameter_count(network: Network) -> int:
@@ -25,6 +26,8 @@ def _add(item: Any, sizes: dict[str, int]) -> None:
         sizes[f"{item.name}.weight"] = item.width
     if isinstance(item, Attention) and item.sinks:
         sizes[item.sinks] = item.heads
+    if isinstance(item, DeltaNet):
+        sizes |= {name: math.prod(shape) for name, shape in item.tensors.items()}
     if isinstance(item, ExpertRouter) and item.bias:
         sizes[item.bias] = item.experts
     if is_dataclass(item):

@@ -76,7 +76,11 @@ def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:
                 room = limit
             tokens = each.tokens[first : first + room]
             wanted_from = min(max(each.logits_from - first, 0), len(tokens))
-            parts[-1].append(Stretch(tokens, each.start + first, each.pages, wanted_from))
+            parts[-1].append(
+                Stretch(
+                    tokens, each.start + first, each.pages, wanted_from, state=each.state, settled=each.settled
+                )
+            )
             first += len(tokens)
             room -= len(tokens)
     return parts

@@ -13,7 +13,7 @@ def network(fields: Fields) -> Network:
     sizes = read_sizes(fields)
     biased = fields.flag("attention_bias")
     window = fields.count("sliding_window", 4096, limit=1 << 30) if fields.flag("use_sliding_window") else 0
-    dense = _dense_layers(fields, sizes.layers)
+    dense = dense_layers(fields, sizes.layers)
 
     def layer(index: int, name: str) -> Layer:
         before_attention, before_mlp = layer_norms(sizes, name)
@@ -29,7 +29,7 @@ def network(fields: Fields) -> Network:
     return decoder(fields, sizes, layer)
 
 
-def _dense_layers(fields: Fields, layers: int) -> set[int]:
+def dense_layers(fields: Fields, layers: int) -> set[int]:
     named = fields.values.get("mlp_only_layers") or []
     if not isinstance(named, list) or not all(type(index) is int for index in named):
         fields.refuse("mlp_only_layers", "a list of layers")

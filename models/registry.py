@@ -22,11 +22,15 @@ FAMILIES: dict[str, str] = {
     "Qwen2ForCausalLM": "models.qwen2:network",
     "Qwen3ForCausalLM": "models.qwen3:network",
     "Qwen3MoeForCausalLM": "models.qwen3_moe:network",
+    "Qwen3NextForCausalLM": "models.qwen3_next:network",
+    "Qwen3_5ForCausalLM": "models.qwen3_5:network",
+    "Qwen3_5MoeForCausalLM": "models.qwen3_5:sparse_network",
 }
 
 # Models that see images, too: their text part, text_config, is one of these families, by its model_type.
 WITH_IMAGES = (
     "Gemma3ForConditionalGeneration", "KimiK25ForConditionalGeneration", "Mistral3ForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
 )  # fmt: skip
 TEXT_PARTS: dict[str, str] = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
@@ -34,6 +38,8 @@ TEXT_PARTS: dict[str, str] = {
     "kimi_k2": "DeepseekV3ForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
 }
 
 # Families that people ask for -> what of them isn't computed.
@@ -46,9 +52,6 @@ LACKING: dict[str, str] = {
     "MambaForCausalLM": "Mamba's state-space recurrence",
     "MiniMaxM1ForCausalLM": "MiniMax M1's linear attention",
     "NemotronHForCausalLM": "Nemotron-H's state-space recurrence",
-    "Qwen3NextForCausalLM": "Qwen3-Next's linear attention",
-    "Qwen3_5ForConditionalGeneration": "Qwen3.5's linear attention",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3.5's linear attention",
 }
 
 # What GGUF files call the same families.

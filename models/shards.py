@@ -26,6 +26,8 @@ def shard(network: Network, rank: int, ranks: int) -> Network:
     assert 0 <= rank < ranks and network.entry is None
     if ranks == 1:
         return network
+    if network.recurrent:
+        raise ModelError(f"tensor_parallel_size is {ranks}, and gated delta nets aren't split", "set it to 1")
     share = -(-network.vocab_size // ranks)
     first = rank * share
     rows = min(share, network.vocab_size - first)

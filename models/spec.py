@@ -25,23 +25,42 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Where an expert's part stands in a tensor with those of `count` experts (models/stacks.py): at `index`, and there
-    each `step`th output from `first` on."""
+    each `step`th output from `first` on. `whole`: the tensor's outputs, where it is [experts, outputs, inputs] and a
+    folder may have a matrix for each expert instead."""
 
     name: str
     index: int
     count: int
     first: int = 0
     step: int = 1
+    whole: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stripes:
+    """Where a part's outputs stand in matrix `name`, which has `outputs` of several parts in turns: `wide` neighbours
+    from `first` on, and again each `step` further."""
+
+    name: str
+    outputs: int
+    first: int
+    wide: int
+    step: int
+
+    @property
+    def rows(self) -> list[int]:
+        return [begin + row for begin in range(self.first, self.outputs, self.step) for row in range(self.wide)]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`name`.weight is [outputs, inputs], `name`.bias [outputs], if they aren't in a `stack`."""
+    """`name`.weight is [outputs, inputs], `name`.bias [outputs], if they aren't in a `stack` or in `stripes`."""
 
     name: str
     outputs: int
     cut: Cut | None = None  # of the outputs
     stack: Stack | None = None
+    stripes: Stripes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +119,7 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
-    qkv: Linear  # q heads, then k heads, then v heads
+    qkv: Linear  # q heads, then k heads, then v heads; where `gated`, then a gate for each q head
     output: Linear
     rope: Rope
     scale: float
@@ -110,6 +129,8 @@ class Attention:
     window: int = 0
     # Tensor [heads] of scores, one a head, that the softmax has beside those of the positions, and that bring no value.
     sinks: str = ""
+    # What is attended is multiplied by the sigmoid of the gates.
+    gated: bool = False
 
     @property
     def all_kv_heads(self) -> int:
@@ -138,6 +159,45 @@ class LatentAttention:
     output: Linear
     rope: Rope
     scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Gated delta net (Qwen3-Next): in place of keys and values a state of fixed size, a matrix [key_dim, value_dim]
+    for each value head, that every row of a text changes in turn (kernels/delta_rule/reference.py)."""
+
+    key_heads: int
+    value_heads: int  # a multiple of key_heads: each key head serves as many
+    key_dim: int
+    value_dim: int
+    # q heads, k heads, v heads; then of each value head b and a; then z, a gate as wide as v.
+    mixed: Linear
+    # q, k and v of a row are a convolution over those of the last `taps` rows: tensor [channels, 1, taps].
+    convolution: str
+    taps: int
+    decay: str  # tensor [value_heads]: the logarithm of how fast a state fades
+    decay_bias: str  # tensor [value_heads], added to a
+    norm: Norm  # over value_dim, before the gate z
+    output: Linear
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Those that are no linear and no norm, with their shapes."""
+        heads = (self.value_heads,)
+        return {self.convolution: (self.channels, 1, self.taps), self.decay: heads, self.decay_bias: heads}
+
+    def rows_kept(self, longest_draft: int) -> int:
+        """How many rows of a sequence are kept: those of a draft, and those that the first of them looks back to."""
+        return longest_draft + self.taps - 1
+
+    @property
+    def kept(self) -> int:
+        """Numbers of a row that decide how it changes the state: q, k, v, b and a."""
+        return self.channels + 2 * self.value_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +246,14 @@ class Experts:
     experts: tuple[Mlp, ...]
     shared: Mlp | None = None
     first: int = 0
+    # One output, whose sigmoid the shared MLP's output is multiplied with; None: it is added as it is.
+    shared_gate: Linear | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     attention_norm: Norm | None  # None: attention reads the residual stream itself
-    attention: Attention | LatentAttention
+    attention: Attention | LatentAttention | DeltaNet
     mlp_norm: Norm
     mlp: Mlp | Experts
     # Of what the attention or the MLP gives, before it is added.
@@ -256,6 +318,23 @@ class Network:
     share: int = 0
     # Of a drafter whose text is values of the target model (DFlash): every layer makes keys and values of norm(value).
     context: Norm | None = None
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a sequence has a state beside its pages."""
+        return any(isinstance(layer.attention, DeltaNet) for layer in self.layers)
+
+    @property
+    def hybrid_part(self) -> str:
+        """What hybrids have and not every executor, in words; "": nothing of it."""
+        if self.recurrent:
+            return "gated delta nets"
+        for layer in self.layers:
+            if isinstance(layer.attention, Attention) and layer.attention.gated:
+                return "attention with an output gate"
+            if isinstance(layer.mlp, Experts) and layer.mlp.shared_gate is not None:
+                return "a shared expert with a gate"
+        return ""
 
     @property
     def rows(self) -> int:

@@ -1,6 +1,6 @@
 """Tensors that hold a linear of all experts, as gpt-oss has them, and what one expert's part is of them.
 
-    NAME          [experts, inputs, outputs]                  floats
+    NAME          [experts, inputs, outputs]                  floats; or [experts, outputs, inputs] (Stack.whole)
     NAME_blocks   [experts, outputs, inputs / 32, 16] bytes   mxfp4: two codes a byte, that of the even input low
     NAME_scales   [experts, outputs, inputs / 32] bytes       of a block of 32 inputs: an exponent of two, plus 127
     NAME_bias     [experts, outputs]
@@ -28,7 +28,8 @@ BLOCK = 32
 def stacked_layout(part: Part, stack: Stack, linear: Linear, names: Collection[str]) -> Layout:
     """Its tensors. Raises `ModelError`."""
     count, outputs, inputs = stack.count, part.outputs * stack.step, linear.inputs
-    layout = {"values": WantedFormat(stack.name, ((count, inputs, outputs),), FLOATS)}
+    shape = (count, stack.whole, inputs) if stack.whole else (count, inputs, outputs)
+    layout = {"values": WantedFormat(stack.name, (shape,), FLOATS)}
     if f"{stack.name}_blocks" in names:
         if inputs % BLOCK:
             what = f"{stack.name}_blocks is of {inputs} inputs, no multiple of {BLOCK}"
@@ -58,7 +59,8 @@ def stacked_part(part: Part, stack: Stack, layout: Layout, read: Callable[..., t
 
     rows = slice(stack.first, None, stack.step)
     if "values" in layout:
-        values = one("values").T[rows].contiguous()
+        values = one("values")[stack.first :][: part.outputs] if stack.whole else one("values").T[rows]
+        values = values.contiguous()
         return StoredPart(part.name, "plain", part.outputs, values.shape[1], values)
     codes, scales = one("blocks")[rows].flatten(1), one("scales")[rows]
     if bool((scales == 255).any()):

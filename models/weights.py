@@ -9,6 +9,7 @@ first token: such weights give such logits. Scales of quantised weights, being f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,11 @@ class Weights:
             raise ModelError(f"{path}: tensor {name} cannot be read: {error}", "fetch the file again") from error
 
     def _part(self, part: spec.Part, linear: spec.Linear) -> StoredPart:
-        if part.stack is not None:
-            return self._of_stack(part, part.stack, linear)
+        if (stack := self._headers.stack_of(part)) is not None:
+            return self._of_stack(part, stack, linear)
+        if part.stripes is not None:
+            whole = self._part(spec.Part(part.stripes.name, part.stripes.outputs), linear)
+            return replace(whole.rows(torch.tensor(part.stripes.rows)), name=part.name)
         rows, matrix = of_axis(part.outputs, part.cut), whole_of(part, linear)
         columns = of_axis(linear.inputs, linear.cut)
         is_quantised, layout = self._headers.layout(matrix)
@@ -107,14 +111,16 @@ class Weights:
         return stacked_part(part, stack, layout, self._values)
 
     def _bias(self, part: spec.Part) -> torch.Tensor:
-        if part.stack is not None:
-            return stacked_bias(part.stack, self._values)
+        if (stack := self._headers.stack_of(part)) is not None:
+            return stacked_bias(stack, self._values)
+        if part.stripes is not None:
+            return self.take(f"{part.stripes.name}.bias", part.stripes.outputs)[part.stripes.rows]
         outputs = part.outputs if part.cut is None else part.cut.whole
         return self.take(f"{part.name}.bias", outputs, rows=of_axis(part.outputs, part.cut))
 
     def _refuse_biases(self, linear: spec.Linear) -> None:
         """Some converters write biases of zeros where a family has none; others would change the text."""
-        for name in (f"{part.name}.bias" for part in linear.parts):
+        for name in (f"{part.stripes.name if part.stripes else part.name}.bias" for part in linear.parts):
             if name in self and bool(self._values(name).any()):
                 raise ModelError(f"{self.folder}: tensor {name} is there, and config.json asks for none", OTHER_MODEL)
 

@@ -130,6 +130,28 @@ def wanted_rows(args, step, chunk, thread):
 
 
 @op
+def gate_rows(args, step, chunk, thread):
+    width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        to = v.word(args, OUT) + row * v.word(args, OUT_STRIDE)
+        for i in range(0, width, LANES):
+            gate = v.load_part(v.word(args, TABLE), row * width + i, width - i, bfloat16)
+            value = v.load_part(to, i, width - i, bfloat16) / (v.spread(1.0) + v.exps(v.zeros() - gate))
+            v.store_part(to, i, value, width - i, bfloat16)
+
+
+@op
+def add_gated_rows(args, step, chunk, thread):
+    width = v.word(args, WIDTH)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        given, to = v.word(args, TABLE) + row * width * 4, v.word(args, RESIDUAL) + row * width * 4
+        share = v.spread(1.0) / (v.spread(1.0) + v.exps(v.zeros() - v.spread(v.load_f32(v.word(args, WEIGHT), row))))
+        for i in range(0, width, LANES):
+            value = v.multiply_add(v.load_part(given, i, width - i, False), share, v.load_part(to, i, width - i, False))
+            v.store_part(to, i, value, width - i, False)
+
+
+@op
 def clear_rows(args, step, chunk, thread):
     width = v.word(args, WIDTH)
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
@@ -152,6 +174,22 @@ def clear(residual: int, width: int) -> Op:
     words = [0] * _WORDS
     words[RESIDUAL], words[WIDTH] = residual, width
     return Op(clear_rows, rows_chunks, words)
+
+
+def gate(x: Rows, gates: int, width: int, dtype: torch.dtype) -> Op:
+    """x[row] *= sigmoid(gates[row]); gates [rows, width], both in `dtype`."""
+    words = [0] * _WORDS
+    words[OUT], words[OUT_STRIDE], words[OUT_BFLOAT16] = x.address, x.stride, int(dtype == torch.bfloat16)
+    words[TABLE], words[WIDTH], words[ROWS_AT] = gates, width, ROWS
+    return Op(gate_rows, rows_chunks, words)
+
+
+def add_gated(given: int, gates: int, residual: int, width: int) -> Op:
+    """residual[row] += given[row] · sigmoid(gates[row]), all float32; one gate a row."""
+    words = [0] * _WORDS
+    words[TABLE], words[WEIGHT], words[RESIDUAL] = given, gates, residual
+    words[WIDTH], words[ROWS_AT] = width, ROWS
+    return Op(add_gated_rows, rows_chunks, words)
 
 
 def take(source: int, residual: int, width: int) -> Op:

@@ -159,14 +159,14 @@ class ModelBuilder:
         """What a layer's part gives, to the residual, or where it is `end` normed first."""
         if end is None:
             return self.linear(weight, x, self.residual.rows, torch.float32, ADD)
-        return self.linear(weight, x, self._given.rows, torch.float32, STORE)
+        return self.linear(weight, x, self.given.rows, torch.float32, STORE)
 
     def summed(self, ops: list[Op], end: spec.Norm | None) -> list[Step]:
         """Ops that add to the residual, and with other ranks the mark where it is summed: rank 0 has the residual in
         its sum, the others only what they add. With a norm at the end what it reads is summed, and every rank adds."""
         group, residual = self.options.group, self.residual
         if end is not None:
-            given, weight = self._given, self.norm_weight(end)
+            given, weight = self.given, self.norm_weight(end)
             added = add_normed(given.address, residual.address, residual.width, weight, end.epsilon, self._rows_at)
             return [*ops, *([given] if group else []), added]
         if group is None:
@@ -208,7 +208,7 @@ class ModelBuilder:
     # Memory -----------------------------------------------------------------------------------------------
 
     @property
-    def _given(self) -> Buffer:
+    def given(self) -> Buffer:
         return self.shared("given", self.network.hidden_size, torch.float32)
 
     def shared(self, name: str, width: int, dtype: torch.dtype | None = None) -> Buffer:
@@ -231,6 +231,10 @@ class ModelBuilder:
 
     def workspace(self, shape: Shape) -> Workspace:
         return self._once(("workspace", shape), lambda: Workspace(shape, threads=self.threads, tile_rows=TILE_ROWS))
+
+    def shared_space(self, size: int) -> torch.Tensor:
+        """Of each thread, bytes that hold nothing between ops."""
+        return self._once(("space", size), lambda: torch.empty(self.threads, size, dtype=torch.uint8))
 
     def make_pages(self, words: int) -> torch.Tensor:
         """A layer's own, of so many words of 32 bits."""

@@ -28,6 +28,8 @@ from kernels.cpu_program import (
     ROWS,
     SEEN,
     SLOTS,
+    STATE_COUNT,
+    STATES,
     TABLE_WIDTH,
     TABLES,
     TILE_COUNT,
@@ -43,7 +45,7 @@ from kernels.kv_store.cpu import fork_op, layers_of, move
 from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import ModelBuilder
-from models.cpu.layers import build, page_bytes, page_shape, why_not
+from models.cpu.layers import attentions_of, build, page_bytes, page_shape, why_not
 from models.cpu.memory import Buffer
 from models.cpu.projection import CpuProjection
 from models.executor import Options, Output, PageTensor
@@ -51,6 +53,7 @@ from models.group import Group
 from models.parameters import parameter_count
 from models.projection import Projection
 from models.spec import Attention, Linear, Network
+from models.states import States
 from models.taps import check_taps
 from models.weights import Weights
 
@@ -81,8 +84,11 @@ class CpuExecutor:
         # The norm before the head is the last to write here.
         self._final = builder.normed[0] if network.head.parts else None
         # Of each of the pages: keys, then values.
-        self._attention = [layer.attention for layer in network.layers for _ in range(2)]
-        shapes = [page_shape(layer.attention, options) for layer in network.layers]
+        self._attention = [one for one in attentions_of(network) for _ in range(2)]
+        shapes = [page_shape(one, options) for one in attentions_of(network)]
+        self._states = States(options.states, options.longest_draft) if network.recurrent else None
+        # What of each sequence delta nets run, as long as they do.
+        self._table = np.empty(0, np.int32)
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
         ops.insert(0, fork_op(self._layers))
         # What `forward` runs ends here; the others are `store`'s.
@@ -152,6 +158,9 @@ class CpuExecutor:
             step[word] = array.ctypes.data
         blocks = len(batch.seen) > 0
         step[SEEN], step[TREE] = (batch.seen.ctypes.data, self._no_tree.ctypes.data) if blocks else (0, 0)
+        if self._states is not None:
+            self._table = self._states.follow(batch)
+            step[STATES], step[STATE_COUNT] = self._table.ctypes.data, len(self._table)
 
     def _run_with_others(self, group: Group, rows: int, logits: torch.Tensor) -> torch.Tensor:
         first = 0

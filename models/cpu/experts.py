@@ -45,7 +45,7 @@ def experts(builder: ModelBuilder, mlp: Experts) -> list[Op]:
             routed, rows, buffers, builder.residual.address, threads=builder.threads,
             activation=mlp.experts[0].activation, limit=mlp.experts[0].limit,
         ),
-        *(dense.mlp(builder, mlp.shared) if mlp.shared else ()),
+        *(dense.mlp(builder, mlp.shared, share=mlp.shared_gate) if mlp.shared else ()),
     ]  # fmt: skip
 
 

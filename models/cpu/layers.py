@@ -17,10 +17,10 @@ from kernels.linear.cpu import STORE
 from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
-from models.cpu import dense, entry, experts, latent_attention
+from models.cpu import delta_net, dense, entry, experts, latent_attention
 from models.cpu.builder import Input, ModelBuilder, Step, activation_dtype
 from models.executor import Options
-from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, DeltaNet, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL
 from models.weights import embedding_of
 
@@ -65,12 +65,15 @@ def _only_wanted(builder: ModelBuilder, index: int) -> bool:
     if index < len(network.layers) - 1 or not network.head.parts or network.context is not None:
         return False
     layer = network.layers[index]
-    known = isinstance(layer.attention, Attention) and isinstance(layer.mlp, Mlp)
+    known = isinstance(layer.attention, Attention) and not layer.attention.gated and isinstance(layer.mlp, Mlp)
     return known and options.group is None and not {index, FINAL} & {*options.taps}
 
 
 def _attention(builder: ModelBuilder, layer: Layer, x: Input | None, only_wanted: bool) -> list[Op]:
     attention, end = layer.attention, layer.attention_end_norm
+    if isinstance(attention, DeltaNet):
+        assert x is builder.normed
+        return delta_net.delta_net(builder, attention, end)
     shape = shape_of(attention, builder.options)
     if isinstance(attention, LatentAttention):
         assert isinstance(shape, LatentShape) and x is builder.normed
@@ -100,7 +103,12 @@ def page_shape(attention: Attention | LatentAttention, options: Options) -> Shap
 
 def page_bytes(network: Network, options: Options) -> int:
     """Bytes that one page takes in all layers."""
-    return sum(4 * sum(page_shape(layer.attention, options).page_words) for layer in network.layers)
+    return sum(4 * sum(page_shape(one, options).page_words) for one in attentions_of(network))
+
+
+def attentions_of(network: Network) -> list[Attention | LatentAttention]:
+    """Of the layers that have pages."""
+    return [layer.attention for layer in network.layers if not isinstance(layer.attention, DeltaNet)]
 
 
 def why_not(network: Network, dtype: str) -> str:
@@ -109,11 +117,12 @@ def why_not(network: Network, dtype: str) -> str:
 
 
 def _lacking(layer: Layer, dtype: str) -> str:
-    try:
-        # How long pages are is no matter of networks.
-        shape_of(layer.attention, Options(dtype, pages=0, page_tokens=16, max_context=0)).check()
-    except ValueError as error:
-        return str(error)
+    if not isinstance(layer.attention, DeltaNet):
+        try:
+            # How long pages are is no matter of networks.
+            shape_of(layer.attention, Options(dtype, pages=0, page_tokens=16, max_context=0)).check()
+        except ValueError as error:
+            return str(error)
     if isinstance(layer.mlp, Experts):
         return experts.why_not(layer.mlp, layer.mlp_end_norm)
     return ""

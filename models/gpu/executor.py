@@ -118,6 +118,8 @@ class GpuExecutor:
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
         """Why the network can't be run in this dtype, or ""."""
+        if part := network.hybrid_part:
+            return f"there are no kernels for {part}"
         return "" if dtype in DTYPES else f"the GPU path computes in {', '.join(DTYPES)}"
 
     @staticmethod

@@ -48,26 +48,30 @@ class PlainAttention:
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
-        q = self.store(x, batch)
+        q, gates = self.store(x, batch)
         last = torch.from_numpy(batch.seen - 1 if len(batch.seen) else batch.positions).to(x.device)
         attended = torch.empty_like(q)
         for rows, table in sequences(batch):
             pages = torch.from_numpy(table).to(x.device)
             attended[rows] = self._attend(q[rows], last[rows], pages)
-        return self._output(attended.flatten(1).to(x.dtype))
+        attended = attended.flatten(1)
+        if self._spec.gated:
+            attended = attended * gates.float().sigmoid()
+        return self._output(attended.to(x.dtype))
 
-    def store(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Keys and values of the rows, in their slots; the queries [R, heads, D]."""
+    def store(self, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the rows, in their slots; the queries [R, heads, D], and what their gates are made of."""
         spec = self._spec
         at = torch.from_numpy(batch.positions).to(x.device)
-        q, k, v = self._qkv(x).split([n * spec.head_dim for n in (spec.heads, spec.kv_heads, spec.kv_heads)], dim=-1)
+        counts = spec.heads, spec.kv_heads, spec.kv_heads, spec.heads * spec.gated
+        q, k, v, gates = self._qkv(x).split([count * spec.head_dim for count in counts], dim=-1)
         q, k, v = (each.unflatten(-1, (-1, spec.head_dim)) for each in (q, k, v))  # [R, heads, D]
         q, k = self._q_norm(q) if self._q_norm else q, self._k_norm(k) if self._k_norm else k
         q, k = (rotated(each, self._cos[at], self._sin[at], spec.rope) for each in (q, k))
         rows, slots = kept(batch, x.device)
         self._keys.flatten(0, 1)[slots] = as_kept(k[rows], self._keys.dtype)
         self._values.flatten(0, 1)[slots] = as_kept(v[rows], self._values.dtype)
-        return q
+        return q, gates
 
     def _attend(self, q: torch.Tensor, at: torch.Tensor, pages: torch.Tensor) -> torch.Tensor:
         """q [R, heads, D] of one sequence, each over what its pages hold up to position `at`."""

@@ -18,16 +18,19 @@ from models.batch import Batch
 from models.executor import Options, Output, PageTensor
 from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
+from models.plain.delta_net import PlainDeltaNet
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainEmbedding, PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast, summed
 from models.projection import torch_projection
 from models.sources import ModelError
-from models.spec import Attention, Beside, Entry, Experts, Fused, Given, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, DeltaNet, Entry, Experts, Fused, Given, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL, check_taps
 from models.weights import Weights
 
-_ATTENTION: dict[type, Any] = {Attention: PlainAttention, LatentAttention: PlainLatentAttention}
+_ATTENTION: dict[type, Any] = {
+    Attention: PlainAttention, LatentAttention: PlainLatentAttention, DeltaNet: PlainDeltaNet,
+}  # fmt: skip
 _MLP: dict[type, Any] = {Mlp: PlainMlp, Experts: PlainExperts}
 # Scores of a sequence's rows are held for all heads at once: more rows would cost memory and win nothing.
 _MAX_ROWS = 256
@@ -194,7 +197,8 @@ def _entry(entry: Entry | None, weights: Weights, options: Options, device: str)
 def _rows_alone(batch: Batch) -> Iterator[Batch]:
     """Every row as a batch of its own, in their order: a row reads what the rows before it stored."""
     wanted = set(batch.wanted.tolist())
-    for rows, table in sequences(batch):
+    states = batch.states.reshape(-1, 2)
+    for sequence, (rows, table) in enumerate(sequences(batch)):
         for row in range(rows.start, rows.stop):
             also = batch.also_rows == row
             yield Batch(
@@ -208,4 +212,5 @@ def _rows_alone(batch: Batch) -> Iterator[Batch]:
                 wanted=np.zeros(int(row in wanted), np.int64),
                 also_rows=np.zeros(int(also.sum()), np.int32),
                 also_slots=batch.also_slots[also],
+                states=states[sequence],
             )

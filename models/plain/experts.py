@@ -42,6 +42,7 @@ class PlainExperts:
             gate_ups, downs = ([getattr(mlp, part) for mlp in spec.experts] for part in ("gate_up", "down"))
             self._biases = _biases(gate_ups, weights, device), _biases(downs, weights, device)
         self._shared = PlainMlp(spec.shared, weights, options, device) if spec.shared else None
+        self._shared_gate = PlainLinear(spec.shared_gate, weights, options, device) if spec.shared_gate else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden] float32."""
@@ -49,7 +50,12 @@ class PlainExperts:
         if self._own:
             ids, shares = own_choices(ids, shares, *self._own)
         out = experts(x, self._gate_up, self._down, ids, shares, self._activation, self._limit, self._biases)
-        return out + self._shared(x) if self._shared else out
+        if self._shared is None:
+            return out
+        shared = self._shared(x)
+        if self._shared_gate is not None:
+            shared = shared.float() * self._shared_gate(x).float().sigmoid()
+        return out + shared
 
 
 def _stacked(linears: list[Linear], weights: Weights, options: Options, device: str) -> torch.Tensor:

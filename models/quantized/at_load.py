@@ -17,7 +17,7 @@ import torch
 
 from models.errors import ModelError
 from models.quantized.stored import StoredLinear, StoredPart
-from models.spec import Attention, Experts, LatentAttention, Linear, Mlp, Network
+from models.spec import Attention, DeltaNet, Experts, LatentAttention, Linear, Mlp, Network
 from models.weights import Weights
 
 WAYS = ("wint8", "wint4")
@@ -112,7 +112,10 @@ def _linears_of(network: Network) -> Iterator[Linear]:
         yield from _of_mlp(layer.mlp)
 
 
-def _of_attention(attention: Attention | LatentAttention) -> Iterator[Linear]:
+def _of_attention(attention: Attention | LatentAttention | DeltaNet) -> Iterator[Linear]:
+    if isinstance(attention, DeltaNet):
+        yield from (attention.mixed, attention.output)
+        return
     if isinstance(attention, Attention):
         yield from (attention.qkv, attention.output)
         return

@@ -227,8 +227,8 @@ def test_each_family_refuses_what_it_does_not_compute(
 @pytest.mark.parametrize(
     ("architecture", "said"),
     [
-        ("Qwen3NextForCausalLM", "Qwen3-Next's linear attention isn't served"),
-        ("Qwen3_5ForConditionalGeneration", "Qwen3.5's linear attention isn't served"),
+        ("KimiLinearForCausalLM", "Kimi Linear's linear attention isn't served"),
+        ("MambaForCausalLM", "Mamba's state-space recurrence isn't served"),
     ],
 )
 def test_a_family_that_is_not_served_is_refused_with_what_it_lacks(

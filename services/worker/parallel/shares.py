@@ -10,7 +10,7 @@ from models.choose import ExecutorChoice
 from models.errors import ModelError
 from models.memory import numbers_of
 from models.shards import shard
-from models.spec import Experts, LatentAttention, Network
+from models.spec import DeltaNet, Experts, LatentAttention, Network
 
 
 def shares_of(network: Network, ranks: int, here: int, choice: ExecutorChoice, dtype: str) -> list[Network]:
@@ -41,7 +41,8 @@ def _numbers(share: Network) -> int:
     total = 0
     for layer in share.layers:
         one, mlp = layer.attention, layer.mlp
-        total += numbers_of(one.output) + numbers_of(one.q if isinstance(one, LatentAttention) else one.qkv)
+        first = one.mixed if isinstance(one, DeltaNet) else one.q if isinstance(one, LatentAttention) else one.qkv
+        total += numbers_of(one.output) + numbers_of(first)
         for each in mlp.experts if isinstance(mlp, Experts) else (mlp,):
             total += numbers_of(each.gate_up) + numbers_of(each.down)
     return total

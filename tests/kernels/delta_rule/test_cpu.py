@@ -1,0 +1,109 @@
+"""A gated delta net as compiled ops against plain torch, and states that rejected rows leave no trace in."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.cpu_program import ROWS, STATE_COUNT, STATES, Program
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.delta_rule.cpu import Memory, delta_ops, space_bytes
+from kernels.delta_rule.reference import Net, advance
+from kernels.linear.cpu import Rows
+
+# Of the largest output. bfloat16: the inputs are the same, the output is rounded to 8 bits.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.005}
+DTYPES = ["float32", *(["bfloat16"] if HAS_BFLOAT16_DOT else [])]
+LONGEST, MOST_ROWS, TOKENS = 6, 64, 40
+
+
+class Layer:
+    """Two states; the rows of a token are the same wherever it stands. Sizes are no multiples of a vector."""
+
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        noise = torch.Generator().manual_seed(0)
+        keys, heads, key_dim, value_dim, taps = 2, 6, 12, 20, 4
+        channels = 2 * keys * key_dim + heads * value_dim
+        self.net = Net(
+            keys, heads, key_dim, value_dim, torch.randn(taps, channels, generator=noise) / 2,
+            torch.rand(heads, generator=noise), torch.randn(heads, generator=noise),
+        )  # fmt: skip
+        self.norm = torch.rand(value_dim, generator=noise) + 0.5
+        self.kept, self.dtype = channels + 2 * heads, getattr(torch, dtype)
+        self.of_token = torch.randn(TOKENS, self.kept + heads * value_dim, generator=noise).to(self.dtype)
+        self.mixed = torch.full((MOST_ROWS, self.of_token.shape[1]), torch.nan, dtype=self.dtype)
+        self.out = torch.full((MOST_ROWS, heads * value_dim), torch.nan, dtype=self.dtype)
+        self.memory = Memory(
+            torch.full((2, heads, key_dim, value_dim), torch.nan),
+            torch.full((2, LONGEST + taps - 1, self.kept), torch.nan, dtype=self.dtype),
+        )
+        space = torch.empty(threads, space_bytes(self.net), dtype=torch.uint8)
+        mixed, out = (Rows(each.data_ptr(), each.stride(0) * self.dtype.itemsize) for each in (self.mixed, self.out))
+        self.program = Program(delta_ops(self.net, self.memory, self.norm, 1e-6, mixed, out, space), threads)
+        self.begins = [0, 0]
+
+    def __call__(self, parts: list[tuple[int, int, list[int], int]]) -> torch.Tensor:
+        """Parts are (state, position of the first row, tokens, settled up to)."""
+        table, first = [], 0
+        for state, start, tokens, settled in parts:
+            self.mixed[first : first + len(tokens)] = self.of_token[tokens]
+            begin = self.begins[state] if start else 0
+            table.append((first, len(tokens), state, start, begin, settled))
+            self.begins[state] = settled
+            first += len(tokens)
+        words = np.array(table, np.int32)
+        step = self.program.step
+        step[ROWS], step[STATES], step[STATE_COUNT] = first, words.ctypes.data, len(words)
+        self.program.run()
+        return self.out[:first].clone()
+
+    def expected(self, tokens: list[int]) -> torch.Tensor:
+        """All rows of a text, by the reference."""
+        rows = self.of_token[tokens].float()
+        inputs = torch.cat([torch.zeros(3, self.kept), rows[:, : self.kept]])
+        state, seen = torch.zeros_like(self.memory.states[0]), []
+        for at in range(len(tokens)):
+            state, out = advance(self.net, state, inputs[at : at + 4])
+            seen.append(out)
+        read = torch.stack(seen)
+        normed = read * torch.rsqrt(read.square().mean(-1, keepdim=True) + 1e-6) * self.norm
+        return normed.flatten(1) * torch.nn.functional.silu(rows[:, self.kept :])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_those_of_the_reference_however_a_text_is_cut(dtype: str) -> None:
+    layer, source = Layer(dtype, threads=2), random.Random(1)
+    text = [source.randrange(TOKENS) for _ in range(50)]
+    other, expected = text[::-1], layer.expected(text)
+    found, start = [], 0
+    for size in (1, 2, 30, 1, 16):
+        end = start + size
+        # A second sequence beside it.
+        made = layer([(1, start, text[start:end], end), (0, start, other[start:end], end)])
+        found.append(made[:size])
+        start = end
+    worst = (torch.cat(found).float() - expected).abs().max()
+    assert worst <= TOLERANCE[dtype] * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_state_after_2000_drafts_is_that_of_plain_decoding_bit_by_bit(dtype: str) -> None:
+    source, layer = random.Random(3), Layer(dtype)
+    text, at = [source.randrange(TOKENS)], 0
+    for _ in range(2000):
+        length = source.randrange(LONGEST + 1)
+        accepted = source.randint(0, length)
+        text += [source.randrange(TOKENS) for _ in range(accepted + 1)]
+        right = text[at : at + 1 + accepted]
+        wrong = [source.randrange(TOKENS) for _ in range(length - accepted)]
+        found = layer([(0, at, right + wrong, at + 1)])
+        # Now the first row alone is settled.
+        expected = [layer([(1, at, right[:1], at + 1)])]
+        assert torch.equal(layer.memory.states[0], layer.memory.states[1])
+        expected += [layer([(1, at + row, [token], at + row + 1)]) for row, token in enumerate(right[1:], 1)]
+        assert torch.equal(found[: accepted + 1], torch.cat(expected))
+        at += accepted + 1
+    assert at > 4000
