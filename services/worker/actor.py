@@ -122,7 +122,7 @@ class WorkerActor(Actor):
         try:
             self._secret = secret_of(self._settings)
             runner = self._given_runner or load_runner(self._settings, self._nodes)
-            memory = runner.page_memory() if self._secret else None
+            memory = runner.page_memory() if self._secret and not runner.facts.states else None
             nixl = nixl_of(self._settings, memory)
         # Whatever is wrong with a model, log it and end the process.
         except Exception as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.api.methods import AUTO, METHODS
+from services.api.phases import ALL
 from services.api.ranks import ranks_of
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
@@ -55,7 +56,7 @@ def _mock(settings: Settings) -> MockRunner:
 
 
 def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
-    from models.sources import ensure_model
+    from models.sources import ModelError, ensure_model
     from services.api.chosen_head import chosen_head
     from services.worker.running.load_torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
@@ -79,6 +80,7 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
         rows_a_sequence=rows_a_sequence(settings),
+        longest_draft=longest_draft(settings.num_speculative_tokens),
         ranks=ranks_of(settings),
         rank_timeout=STALE_TIMES * settings.stale_after,
         nodes=nodes,
@@ -87,6 +89,8 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
     if chosen and METHODS[chosen.method].has_network:
         head = chosen.method, chosen.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(drafter, "taps", ()), head)
+    if model.facts.states and settings.phase != ALL:
+        raise ModelError(f"phase is {settings.phase}, and this model's states aren't handed over", "leave phase out")
     drafters = {chosen.method: drafter(chosen.method, settings, model)} if chosen and drafter else {}
     grammars = Grammars(folder / "tokenizer.json", model.facts.vocab_size, model.facts.eos_token_ids)
     grammars.read_vocabulary()
@@ -97,6 +101,11 @@ def rows_a_sequence(settings: Settings) -> int:
     """The most rows that a step verifies of one sequence: its draft and the token before it."""
     asked = settings.num_speculative_tokens
     return 1 + ((LONGEST_AUTO if settings.method == AUTO else METHODS[settings.method].length) if asked < 0 else asked)
+
+
+def longest_draft(asked: int) -> int:
+    """Of any request. `asked`: the setting num_speculative_tokens."""
+    return max(LONGEST_AUTO, *(row.length for row in METHODS.values())) if asked < 0 else asked
 
 
 def served_methods(own: tuple[str, ...]) -> tuple[str, ...]:

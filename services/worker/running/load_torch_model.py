@@ -72,6 +72,8 @@ class Wanted:
     max_context: int = 0
     # The most rows that a step verifies of one sequence; steps of drafts alone should be graphs on a GPU.
     rows_a_sequence: int = 4
+    # The longest draft that a request may have.
+    longest_draft: int = 48
     # Processes that the model is split over, and how long one may keep the others waiting, in seconds.
     ranks: int = 1
     rank_timeout: float = 10.0
@@ -118,6 +120,8 @@ def load_torch_model(
     own: Executor = choice.executor(shares[0], weights, options)
     executor = own if others is None else others.executor(own)
     made = None if opened is None else opened.load(choice.executor, drafting, device)
+    if network.recurrent:
+        log.info("sequences of this model have a state beside their pages: prefixes aren't cached, drafts are chains")
     facts = _facts(folder, network, choice, options, plan, executor)
     model = TorchModel(executor, facts, verifier(choice.name), choice.name == "triton", made)
     _compile(model, ahead)
@@ -159,6 +163,7 @@ def _options(wanted: Wanted, network: Network, dtype: str, taps: Sequence[Tap]) 
         strict=wanted.strict,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
+        longest_draft=wanted.longest_draft,
     )
 
 
@@ -196,8 +201,9 @@ def _plan(
 def _planned(options: Options, plan: MemoryPlan, wanted: Wanted) -> Options:
     graph_rows = min(plan.max_sequences * wanted.rows_a_sequence, plan.max_step_tokens)
     return replace(
-        options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context, graph_rows=graph_rows
-    )
+        options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context, graph_rows=graph_rows,
+        states=plan.max_sequences,
+    )  # fmt: skip
 
 
 def _facts(
@@ -216,6 +222,7 @@ def _facts(
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
         branch_pages=options.branch_pages,
+        states=options.states if network.recurrent else 0,
         max_sequences=plan.max_sequences,
         max_step_tokens=plan.max_step_tokens,
         hidden_size=network.hidden_size,

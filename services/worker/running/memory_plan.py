@@ -12,7 +12,7 @@ import torch
 
 from models.choose import ExecutorChoice
 from models.executor import Options
-from models.memory import NUMBER_BYTES, fixed_bytes, row_bytes
+from models.memory import NUMBER_BYTES, fixed_bytes, row_bytes, state_bytes
 from models.sources import ModelError
 from models.spec import Network
 from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
@@ -78,13 +78,15 @@ def plan_memory(
         else:
             setting = CPU_KV_MB if sizes.kv_cache_mb == BY_DEVICE else sizes.kv_cache_mb
             free = card.free - _step_bytes(networks, rows) if card else available_bytes()
+            weights += sequences * _state_bytes(networks)
             needed = _needed_tokens(sequences, options, choice.executor)
             size = kv_cache_bytes(setting, max(0, free - weights), page, needed, options.page_tokens)
     except ValueError as error:
         fix = "take a smaller or a quantised model, or another GPU" if card else "free memory, or give --kv-cache-mb"
         raise ModelError(str(error), fix) from error
     pages = size // page
-    branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
+    branches = choice.executor.branches and not networks[0][0].recurrent
+    branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if branches else 0
     pages -= branch_pages
     # A config may claim any context; tables of rotations need not be longer than the pages.
     context = min(options.max_context, pages * options.page_tokens)
@@ -110,6 +112,11 @@ def _features_bytes(networks: Sequence[tuple[Network, Options]]) -> int:
     if len(networks) == 1:
         return 0
     return _KEPT_FEATURES * len(options.taps) * target.hidden_size * NUMBER_BYTES[options.dtype]
+
+
+def _state_bytes(networks: Sequence[tuple[Network, Options]]) -> int:
+    """Of a sequence, beside its pages."""
+    return sum(state_bytes(one, NUMBER_BYTES[its.dtype], its.longest_draft) for one, its in networks)
 
 
 def _step_bytes(networks: Sequence[tuple[Network, Options]], rows: int) -> int:

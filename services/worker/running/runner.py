@@ -31,6 +31,8 @@ class Facts:
     vocabulary: str = ""
     # Pages for the branches of all drafts of a step, whose ids follow those of `pages`; 0: drafts are chains.
     branch_pages: int = 0
+    # Sequences that can have a state beside their pages; 0: those of this model have none.
+    states: int = 0
     # As set, or by the device.
     max_sequences: int = 64
     max_step_tokens: int = 512

@@ -289,4 +289,7 @@ def _within(verdict: Verdict, path: list[int], masks: RowMasks | None, rows: Row
 
 def _rows(item: SequenceWork) -> Stretch:
     tokens, draft = item.tokens, item.draft
-    return Stretch(tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents)
+    return Stretch(
+        tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents, state=item.state,
+        settled=item.position,
+    )  # fmt: skip

@@ -53,7 +53,7 @@ class SequenceWork(NamedTuple):
     below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
     before it, and these rows are the last ones before the row that verifies, if there is one. `pooled`: how many of
     the last tokens have hidden states that are pooled; such a sequence has no draft, and the step that verifies it
-    gives its embedding.
+    gives its embedding. `state`: which of the states that a model may keep beside pages is its (Facts.states).
     """
 
     sequence_id: int
@@ -66,6 +66,7 @@ class SequenceWork(NamedTuple):
     next_floor: float = 0.0
     scored: list[int] = NO_TOKENS
     pooled: int = 0
+    state: int = 0
 
     @property
     def rows(self) -> int:

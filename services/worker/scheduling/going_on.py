@@ -23,14 +23,14 @@ from services.worker.scheduling.sequence import Sequence, SequenceState
 
 # SequenceWork(*row) without a call of a Python function for each.
 _work = partial(tuple.__new__, SequenceWork)
-# What it has behind `verify`.
+# What it has between `verify` and `state`.
 _ALONE = (NO_DRAFT, 0, 0.0, NO_TOKENS, 0)
 
 
 def only_go_on(items: list[Planned], placed: list[SequenceWork]) -> bool:
     """Whether each of them has one row that gives a token, and nothing else, as its next one would."""
     return all(item.count == 1 and item.verify and not item.sequence.forces_text for item in items) and all(
-        work[5:] == _ALONE for work in placed
+        work[5:-1] == _ALONE for work in placed
     )
 
 
@@ -43,6 +43,7 @@ class GoingOn:
         # Positions of their rows.
         self._starts = [work.start for work in placed]
         self._pages_of = [work.pages for work in placed]
+        self._states = [work.state for work in placed]
         self._pages, self._page_tokens = pages, page_tokens
         self._stop_ids: frozenset[int] = frozenset().union(*(item.sequence.stop_ids for item in items))
         self._step = 0
@@ -64,7 +65,7 @@ class GoingOn:
                 return None
         if left:
             tokens = self._leave(left, tokens)
-        rows = zip(self._ids, tokens, self._starts, self._pages_of, repeat(True), *map(repeat, _ALONE))
+        rows = zip(self._ids, tokens, self._starts, self._pages_of, repeat(True), *map(repeat, _ALONE), self._states)
         return list(map(_work, rows)) or None
 
     def _expect(self, sequence: Sequence, start: int) -> None:
@@ -105,4 +106,5 @@ class GoingOn:
         self._ids = [self._ids[place] for place in stay]
         self._starts = [self._starts[place] for place in stay]
         self._pages_of = [self._pages_of[place] for place in stay]
+        self._states = [self._states[place] for place in stay]
         return [tokens[place] for place in stay]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.api.methods import AUTO, METHODS, NAIVE
@@ -80,7 +80,8 @@ class Limits:
 
 
 def limits_of(facts: Facts, **more: Any) -> Limits:
-    """Of a loaded model. `more` are other fields of Limits, or values in place of the model's."""
+    """Of a loaded model. `more` are other fields of Limits, or values in place of the model's. Where sequences have a
+    state, the pages of a text's beginning are of no use: the state there isn't kept."""
     fixed: dict[str, Any] = {
         "vocab_size": facts.vocab_size,
         "max_context": facts.max_context,
@@ -89,4 +90,7 @@ def limits_of(facts: Facts, **more: Any) -> Limits:
         "pages": facts.pages,
         "branch_pages": facts.branch_pages,
     }
-    return Limits(**fixed | more)
+    limits = Limits(**fixed | more)
+    if not facts.states:
+        return limits
+    return replace(limits, prefix_cache=False, max_sequences=min(limits.max_sequences, facts.states))

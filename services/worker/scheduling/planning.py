@@ -72,6 +72,7 @@ class Planner:
         self.waiting = Waiting()
         self.running: list[Sequence] = []  # by order
         self._places: Counter[str] = Counter()  # how many of them are of each API key
+        self._state_places = list(range(limits.max_running))  # that none of them has
         self.preemptions = 0
         # Whether some were let in before the step that is planned.
         self._joined = False
@@ -110,6 +111,7 @@ class Planner:
             sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
             bisect.insort(self.running, sequence, key=_by_order)
             self._places[sequence.generate.caller] += 1
+            sequence.state_place = self._state_places.pop()
             self.sharing.joined(sequence, found)
             self.held.release(sequence.sequence_id)
         self._joined = bool(new)
@@ -187,6 +189,7 @@ class Planner:
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self._state_places.append(sequence.state_place)
         caller = sequence.generate.caller
         self._places[caller] -= 1
         if not self._places[caller]:
@@ -277,7 +280,17 @@ class Planner:
                 scored, pooled = sequence.to_score(start, end), sequence.to_pool(start, end)
             work.append(
                 SequenceWork(
-                    sequence_id, tokens, start, sequence.pages, item.verify, draft, budget, floor, scored, pooled
+                    sequence_id,
+                    tokens,
+                    start,
+                    sequence.pages,
+                    item.verify,
+                    draft,
+                    budget,
+                    floor,
+                    scored,
+                    pooled,
+                    sequence.state_place,
                 )
             )
         return work
@@ -293,7 +306,7 @@ class Planner:
         return min(reach, sequence.room - end)
 
     def check_idle(self) -> None:
-        assert not self.running and not self._places
+        assert not self.running and not self._places and len(self._state_places) == self.limits.max_running
         self.waiting.check_empty()
         self.sharing.check_idle()
 

@@ -64,8 +64,8 @@ class Sequence:
         "empty_steps", "end_reason", "entered", "forces_text", "found_tokens", "generate", "introduced",
         "keys", "lent", "limit", "method", "milestone", "min_length", "order", "pages", "pool_from",
         "pooling", "prompt_key", "prompt_offered", "prompt_tokens", "request_id", "room", "sampling",
-        "scored", "sequence_id", "shows_rejected", "state", "stop_ids", "stop_token", "tally", "token_ids",
-        "trees", "verification", "verifying",
+        "scored", "sequence_id", "shows_rejected", "state", "state_place", "stop_ids", "stop_token", "tally",
+        "token_ids", "trees", "verification", "verifying",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,8 @@ class Sequence:
         # Never changed, but replaced: each step's work has it. An array, because a step needs a flat table of all.
         self.pages = no_pages()
         self.room = 0  # tokens that fit into `pages`
+        # While it runs: a number that no other running sequence has, for a model that keeps states beside pages.
+        self.state_place = -1
         # For prefix.py: keys of the text's prefixes (the root, then one for each full page), the number of pages that
         # others can find, the key of the text on arrival without its last token, and whether that can be copied.
         self.arrival_length = len(self.token_ids)

@@ -82,6 +82,9 @@ class PagedFake:
         self._pooled: dict[int, list[int]] = {}
         self._work = Work()
         self._eos_every = eos_every
+        # Whether sequences have states: of each its sequence, and the positions from which that can go on.
+        self.has_states = False
+        self._states: dict[int, tuple[int, int, int]] = {}
         # By page and place: (salt, what all tokens so far come to, the token).
         self._pages: list[list[tuple[str, int, int] | None]] = [[None] * page_tokens for _ in range(pages)]
 
@@ -96,7 +99,9 @@ class PagedFake:
             assert source != target
             self.copies += 1
             self._pages[target] = list(self._pages[source])
+        assert len({item.state for item in work.items}) == len(work.items), "two sequences with one state"
         for item in work.items:
+            self._follow_state(item)
             for offset, token in enumerate(_in_own_pages(item)):
                 self._write(item, item.start + offset, token)
 
@@ -112,6 +117,12 @@ class PagedFake:
 
     def draft(self) -> Drafted:
         return Drafted()
+
+    def _follow_state(self, item: SequenceWork) -> None:
+        if self.has_states and item.start:
+            owner, first, last = self._states[item.state]
+            assert owner == item.sequence_id and first <= item.start <= last, "its state is elsewhere"
+        self._states[item.state] = item.sequence_id, item.position, item.start + item.rows
 
     def _write(self, item: SequenceWork, position: int, token: int) -> None:
         self.rows += 1

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+)
 
 from models.batch import Stretch
 from models.sources import ModelError
@@ -16,6 +24,7 @@ from models.taps import FINAL, Tap
 from services.worker.running.load_torch_model import Wanted, load_torch_model, vocabulary_of
 from services.worker.running.memory_plan import cut_context
 from services.worker.running.torch_model import TorchModel
+from services.worker.scheduling.limits import limits_of
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
 
@@ -180,6 +189,31 @@ def test_an_invalid_option_is_refused(options: dict[str, Any], said: str, tmp_pa
     save_tiny(tmp_path)
     with pytest.raises(ModelError, match=said):
         load(tmp_path, **options)
+
+
+def test_a_model_with_states_has_chains_no_prefix_cache_and_memory_for_its_states(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    config = Qwen3_5TextConfig(
+        vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+        linear_value_head_dim=16, layer_types=["linear_attention", "full_attention"], max_position_embeddings=256,
+        pad_token_id=None,
+    )  # fmt: skip
+    Qwen3_5ForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    caplog.set_level(logging.INFO, "specmesh.worker")
+    facts = load(tmp_path, max_sequences=7, longest_draft=5).facts
+    assert facts.path.startswith("compiled loops") and (facts.states, facts.branch_pages) == (7, 0)
+    assert "prefixes aren't cached, drafts are chains" in caplog.text
+    limits = limits_of(facts, max_sequences=9, prefix_cache=True)
+    assert (limits.prefix_cache, limits.max_running) == (False, 7)
+    # A state of 4 heads, and 5 + 3 rows of q, k, v, b and a; keys and values of the other layer.
+    state, page = 4 * (4 * 16 * 16 + 8 * (2 * 32 + 64 + 2 * 4)), 2 * 2 * 16 * 16 * 4
+    monkeypatch.setattr("services.worker.running.memory_plan.available_bytes", lambda: 10 << 20)
+    few, many = (load(tmp_path, kv_cache_mb=0, max_sequences=n, longest_draft=5).facts.pages for n in (100, 300))
+    assert few - many == pytest.approx(0.6 * 200 * state / page, abs=1)
 
 
 def test_a_family_that_the_loops_run_is_not_left_to_plain_torch(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The scheduler under whatever may happen, over a runner that notices every mistake with pages.
 
 Laws: each request ends once (1), drafts of any kind change no token, nor does what is shared (2, 3), no page is
-lost (5), and no request waits for ever, whatever the priorities.
+lost (5), no sequence goes on from another one's state, and none waits for ever, whatever the priorities.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class World:
                 rows_cost=chance.random() < 0.5,
             )
         )
+        # As a model with states: its prefix cache is off.
+        self.runner.has_states = not self.scheduler.limits.prefix_cache
         self.context = self.scheduler.max_length
         # Without drafts: steps are launched before the last result is taken.
         self.plain = chance.random() < 0.3
