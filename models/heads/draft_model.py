@@ -13,7 +13,10 @@ from models.spec import Network
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
-    return Head(network_of(fields))
+    network = network_of(fields)
+    if network.recurrent:
+        raise ModelError("the draft model has gated delta nets, which only a target has", "use another draft model")
+    return Head(network)
 
 
 def form(network: Network, vocabulary: int) -> Form:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.check import check_parts
-from models.config import Fields
+from models.config import Fields, text_fields
 from models.errors import ModelError
 from models.folder_headers import FolderHeaders
 from models.heads.head import Head
@@ -32,7 +32,7 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
 
 
 def _read(method: str, headers: FolderHeaders, target: Network) -> Head | ResidualHeads:
-    config = Fields(read_json(headers.folder / "config.json"))
+    config = text_fields(Fields(read_json(headers.folder / "config.json")))
     head = HEADS[method].read(config, headers.tensors.keys(), target)
     if isinstance(head, ResidualHeads):
         check_parts(head, headers, head.shared)

@@ -3,9 +3,10 @@ it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 and GLM-4.5 (`model.layers.N.` with eh_proj,
 enorm, hnorm and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, whose norm before the head
-is the model's last one) and MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one
-`draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens. Blocks with the next numbers
-draft the tokens behind the first one's.
+is the model's last one), MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first) and Qwen3-Next and
+Qwen3.5 (`mtp.`, whose layer has attention and no delta net). In the first one `draft_vocab_size` and `d2t`, as in
+EAGLE-3's layout, say that the head has fewer tokens. Blocks with the next numbers draft the tokens behind the first
+one's; Qwen's has none.
 
 The hidden value is the model's behind its last norm, but MiMo's before it. What the next pass reads is the block's own
 value behind the norm before the head.
@@ -17,7 +18,7 @@ import dataclasses
 from collections.abc import Collection
 from itertools import count, takewhile
 
-from models import deepseek_v3, ernie4_5, glm4_moe
+from models import deepseek_v3, ernie4_5, glm4_moe, qwen3_next
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shared_with
@@ -29,6 +30,7 @@ from models.spec import Fused, Layer, Linear, Network, Norm, Part
 from models.taps import FINAL, Tap
 
 MIMO = "model.mtp_layers.0."
+QWEN = "mtp."
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
@@ -43,10 +45,9 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         blocks = [of_block(fields, names, target, number) for number in _numbers(mark, first, names)]
         if blocks:
             return dataclasses.replace(blocks[0], more=tuple(blocks[1:]))
-    if "mtp.fc.weight" in names:
-        of = "Qwen3-Next or Qwen3.5, whose linear attention isn't served"
-        raise ModelError(f"this MTP block belongs to {of}", FOR_ANOTHER)
-    known = (f"model.layers.{layers}.eh_proj", "model.mtp_linear_proj.0", f"{MIMO}input_proj")
+    if f"{QWEN}fc.weight" in names:
+        return _qwen(fields, names, target)
+    known = (f"model.layers.{layers}.eh_proj", "model.mtp_linear_proj.0", f"{MIMO}input_proj", f"{QWEN}fc")
     raise ModelError(f"the folder has no MTP block: none of {', '.join(known)}", FOR_ANOTHER)
 
 
@@ -129,6 +130,29 @@ def _mimo(fields: Fields, names: Collection[str], target: Network, number: int) 
     return Head(network, taps=(len(target.layers) - 1,), follows=FINAL, shared=shared)
 
 
+def _qwen(fields: Fields, names: Collection[str], target: Network) -> Head:
+    layer = qwen3_next.attention_layer(fields, f"{QWEN}layers.0.", sparse=f"{QWEN}layers.0.mlp.gate.weight" in names)
+    hidden, epsilon = target.hidden_size, layer.mlp_norm.epsilon
+
+    def norm(name: str) -> Norm:
+        return Norm(f"{QWEN}{name}", hidden, epsilon, plus_one=True)
+
+    network = dataclasses.replace(
+        target,
+        embedding="model.embed_tokens.weight",
+        layers=(layer,),
+        norm=norm("norm"),
+        head=Linear((Part("lm_head", target.vocab_size),), hidden),
+        entry=Fused(
+            Linear((Part(f"{QWEN}fc", hidden),), 2 * hidden),
+            norm("pre_fc_norm_embedding"),
+            norm("pre_fc_norm_hidden"),
+        ),
+    )
+    shared = shared_with(target, names, network.embedding, "lm_head")
+    return Head(network, taps=(FINAL,), follows=FINAL, shared=shared)
+
+
 def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:
     sizes = read_sizes(fields, interleaved=interleaved)
     biased = fields.flag("attention_bias") or fields.flag("use_bias")
@@ -158,7 +182,9 @@ ROW = HeadRow(
     help="Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
     length=3,
     mark=r"\.eh_proj\.|mtp_linear_proj\.|\.mtp_layers\.|mtp\.fc\.",
-    aliases=("deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp", "nextn", "draft-mtp"),
+    aliases=(
+        "deepseek_mtp", "ernie_mtp", "glm4_moe_mtp", "mimo_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "nextn", "draft-mtp",
+    ),
     with_model=True,
     loop="mtp_blocks:MtpDrafter",
     form=form,

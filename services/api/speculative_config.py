@@ -102,9 +102,6 @@ TEXT_METHODS = tuple(row.name for row in METHODS.values() if row.runs == "propos
 # Methods of other servers that are not served -> what is missing.
 METHODS_TO_COME: dict[str, str] = {
     "mlp_speculator": "the network of MLP speculators",
-    "qwen3_next_mtp": "Qwen3-Next's linear attention",
-    "qwen3_5_mtp": "Qwen3.5's linear attention",
-    "glm4_moe_mtp": "the model family GLM-4.5",
     "hy3_mtp": "the model family Hunyuan 3",
     "longcat_flash_mtp": "the model family LongCat-Flash",
 }

@@ -28,7 +28,7 @@ def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _rotated(x: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """x [T, heads, D] at positions 0.. ."""
-    frequencies = THETA ** (-torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
+    frequencies = THETA ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
     angles = (torch.arange(len(x))[:, None] * frequencies)[:, None]  # [T, 1, D/2]
     pairs = x.unflatten(-1, (-1, 2)) if interleaved else x.unflatten(-1, (2, -1)).transpose(-1, -2)
     first, second = pairs.unbind(-1)
@@ -45,11 +45,25 @@ def attention(state: State, name: str, x: torch.Tensor, interleaved: bool = Fals
         for part in "qkv"
     )
     q, k = _rotated(q, interleaved), _rotated(k, interleaved)
+    return linear(_attended(q, k, v), state[f"{name}o_proj.weight"], state.get(f"{name}o_proj.bias"))
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     k, v = (each.repeat_interleave(HEADS // KV_HEADS, 1) for each in (k, v))
     scores = torch.einsum("thd,shd->hts", q, k) * HEAD_DIM**-0.5
     scores += torch.full(scores.shape[1:], float("-inf")).triu(1)
-    out = torch.einsum("hts,shd->thd", scores.softmax(-1), v).flatten(1)
-    return linear(out, state[f"{name}o_proj.weight"], state.get(f"{name}o_proj.bias"))
+    return torch.einsum("hts,shd->thd", scores.softmax(-1), v).flatten(1)
+
+
+def gated_attention(state: State, name: str, x: torch.Tensor) -> torch.Tensor:
+    """Qwen3.5's: a gate beside each query, norms of q and k, and a quarter of a head that turns."""
+    q, k, v = (linear(x, state[f"{name}{part}_proj.weight"]) for part in "qkv")
+    q, gate = q.unflatten(-1, (HEADS, 2 * HEAD_DIM)).chunk(2, -1)
+    q, k = norm(q, state[f"{name}q_norm.weight"]), norm(k.unflatten(-1, (-1, HEAD_DIM)), state[f"{name}k_norm.weight"])
+    width = HEAD_DIM // 4
+    q, k = (torch.cat([_rotated(each[..., :width], False), each[..., width:]], -1) for each in (q, k))
+    seen = _attended(q, k, v.unflatten(-1, (-1, HEAD_DIM))) * gate.flatten(1).sigmoid()
+    return linear(seen, state[f"{name}o_proj.weight"])
 
 
 def mlp(state: State, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -143,6 +157,19 @@ def _attention_to_all(state: State, name: str, text: torch.Tensor, block: torch.
 def markov(state: State, logits: torch.Tensor, before: int) -> torch.Tensor:
     """DSpark's: of one row, behind the token `before` of the target's vocabulary."""
     return logits + state["markov_head.markov_w2.weight"] @ state["markov_head.markov_w1.weight"][before]
+
+
+def qwen3_5_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of norms are stored less one, and what the next pass reads is normed."""
+    name = "mtp.layers.0."
+    own = {key: value + ("norm" in key) for key, value in state.items() if key.startswith("mtp.")}
+    embedded = norm(state["model.embed_tokens.weight"][tokens], own["mtp.pre_fc_norm_embedding.weight"])
+    pair = torch.cat([embedded, norm(hidden, own["mtp.pre_fc_norm_hidden.weight"])], -1)
+    x = linear(pair, own["mtp.fc.weight"])
+    x = x + gated_attention(own, f"{name}self_attn.", norm(x, own[f"{name}input_layernorm.weight"]))
+    x = x + mlp(own, f"{name}mlp.", norm(x, own[f"{name}post_attention_layernorm.weight"]))
+    x = norm(x, own["mtp.norm.weight"])
+    return linear(x, state["lm_head.weight"]), x
 
 
 def medusa(state: State, hidden: torch.Tensor, head: int, blocks: int) -> torch.Tensor:
@@ -356,11 +383,28 @@ def write_mimo_mtp(folder: Path) -> State:
     return write(folder, shapes, {"num_nextn_predict_layers": 1})
 
 
-def write_qwen3_next_mtp(folder: Path) -> State:
-    """Names enough to know it by."""
-    shapes: dict[str, tuple[int, ...]] = {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "mtp.norm.weight": (HIDDEN,)}
+def write_qwen3_5_mtp(folder: Path) -> State:
+    name = "mtp.layers.0."
+    shapes = layer_shapes(name) | {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "mtp.norm.weight": (HIDDEN,)}
     shapes |= {f"mtp.pre_fc_norm_{part}.weight": (HIDDEN,) for part in ("embedding", "hidden")}
-    return write(folder, shapes, {})
+    shapes |= {f"{name}self_attn.{part}_norm.weight": (HEAD_DIM,) for part in "qk"}
+    shapes[f"{name}self_attn.q_proj.weight"] = (2 * HEADS * HEAD_DIM, HIDDEN)
+    return write(folder, shapes, {"head_dim": HEAD_DIM})
+
+
+def write_qwen3_next_mtp(folder: Path) -> State:
+    """Names and shapes alone: experts beside one with a gate."""
+    name = "mtp.layers.0.mlp."
+    written = write_qwen3_5_mtp(folder)
+    shapes: dict[str, tuple[int, ...]] = {each: tuple(value.shape) for each, value in written.items()}
+    shapes = {each: shape for each, shape in shapes.items() if ".mlp." not in each} | expert_shapes(name)
+    del shapes[f"{name}gate.e_score_correction_bias"]
+    shapes |= {f"{name}shared_expert.{part}_proj.weight": (WIDE, HIDDEN) for part in ("gate", "up")}
+    shapes |= {f"{name}shared_expert.down_proj.weight": (HIDDEN, WIDE), f"{name}shared_expert_gate.weight": (1, HIDDEN)}
+    return write(folder, shapes, {
+        "head_dim": HEAD_DIM, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": WIDE,
+        "shared_expert_intermediate_size": WIDE,
+    })  # fmt: skip
 
 
 def write_medusa(folder: Path, heads: int = 3, blocks: int = 2) -> State:

@@ -74,6 +74,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
     ),
     "mtp, ernie": ("mtp", reference.write_ernie_mtp, reference.ernie_mtp),
     "mtp, mimo": ("mtp", reference.write_mimo_mtp, reference.mimo_mtp),
+    "mtp, qwen3.5": ("mtp", reference.write_qwen3_5_mtp, reference.qwen3_5_mtp),
 }  # fmt: skip
 
 EXECUTORS: dict[str, Callable[[Network, Any, Options], Executor]] = {
@@ -385,8 +386,10 @@ def test_an_mtp_block_behind_other_layers_than_the_models_is_refused(
         (reference.write_ernie_mtp, (FINAL,), FINAL),
         # The model's own norm is not what MiMo's block reads.
         (reference.write_mimo_mtp, (TARGET_LAYERS - 1,), FINAL),
+        (reference.write_qwen3_5_mtp, (FINAL,), FINAL),
+        (reference.write_qwen3_next_mtp, (FINAL,), FINAL),
     ],
-    ids=["deepseek", "glm", "specmesh", "ernie", "mimo"],
+    ids=["deepseek", "glm", "specmesh", "ernie", "mimo", "qwen3.5", "qwen3-next"],
 )
 def test_an_mtp_block_reads_values_before_or_behind_a_norm(
     write: Callable[[Path], State], taps: tuple[Tap, ...], follows: Tap, target: tuple[Network, Weights],
@@ -395,14 +398,6 @@ def test_an_mtp_block_reads_values_before_or_behind_a_norm(
     write(tmp_path)
     head, _ = _open(tmp_path, "mtp", target)
     assert (head.taps, head.follows) == (taps, follows)
-
-
-def test_the_mtp_block_of_a_family_that_is_not_served_is_refused_with_what_it_lacks(
-    target: tuple[Network, Weights], tmp_path: Path
-) -> None:
-    reference.write_qwen3_next_mtp(tmp_path)
-    with pytest.raises(ModelError, match=r"Qwen3-Next or Qwen3\.5, whose linear attention isn't served"):
-        _open(tmp_path, "mtp", target)
 
 
 def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, Weights], tmp_path: Path) -> None:

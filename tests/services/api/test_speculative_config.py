@@ -216,7 +216,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     ),
     "vLLM, Qwen3-Next": (
         {"method": "qwen3_next_mtp", "num_speculative_tokens": 2},
-        "method: 'qwen3_next_mtp' needs Qwen3-Next's linear attention, which isn't served",
+        {"method": "mtp", "num_speculative_tokens": 2},
     ),
     "vLLM, DFlash": (
         {"method": "dflash", "model": HEAD, "num_speculative_tokens": 15},
@@ -250,7 +250,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     "LMDeploy, EAGLE": ({"--speculative-algorithm": "eagle"}, {"method": "eagle"}),
     "LMDeploy, Qwen3.5": (
         {"--speculative-algorithm": "qwen3_5_mtp"},
-        "flag --speculative-algorithm: 'qwen3_5_mtp' needs Qwen3.5's linear attention, which isn't served",
+        {"method": "mtp"},
     ),
     "LMDeploy, Hunyuan": (
         {"--speculative-algorithm": "hy3_mtp"},
