@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from models.config import Fields, network_of
+from models.errors import ModelError
 from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
