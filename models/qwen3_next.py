@@ -73,6 +73,8 @@ def hybrid(
     """`mixed` gives the parts of a delta net's linear, by its name, `mlp_of` a layer's MLP, by the layer's index and
     its name."""
     full = _full_layers(fields, sizes.layers)
+    if not full:
+        fields.refuse("layer_types", f"{FULL} in one layer at least")
 
     def layer(index: int, name: str) -> Layer:
         before_attention, before_mlp = layer_norms(sizes, name)

@@ -35,16 +35,18 @@ class _Making:
         self._also_rows: list[int] = []
         self._also_slots: list[int] = []
         self._feature_rows: list[np.ndarray] = []
+        self._states: list[int] = []
 
     def add_chain(self, stretch: Stretch) -> None:
         count = len(stretch.tokens)
         self._wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
         at = np.arange(stretch.start, stretch.start + count, dtype=np.int32)
         self._feature_rows.append(np.arange(self._rows, self._rows + count, dtype=np.int32))
-        self._add(stretch.tokens, at, np.asarray(stretch.pages, np.int32))
+        self._add(stretch, stretch.tokens, at, np.asarray(stretch.pages, np.int32))
 
-    def _add(self, tokens: Sequence[int], at: np.ndarray, table: np.ndarray) -> None:
+    def _add(self, stretch: Stretch, tokens: Sequence[int], at: np.ndarray, table: np.ndarray) -> None:
         count, start = len(tokens), int(at[0])
+        self._states += [stretch.state, start + count if stretch.settled == -1 else stretch.settled]
         for row in range(0, count, TILE_ROWS):
             rows = min(TILE_ROWS, count - row)
             self._tiles.append((len(self._tables), self._rows + row, rows))
@@ -65,7 +67,8 @@ class _Making:
             self._feature_rows.append(np.asarray(branch.rows, np.int32) + first)
             if branch.parent >= 0:
                 self._fork(stretch, branch, table, main, place)
-            self._add([stretch.tokens[row] for row in branch.rows], _places(stretch, branch), table)
+            tokens = [stretch.tokens[row] for row in branch.rows]
+            self._add(stretch, tokens, _places(stretch, branch), table)
         self._wanted.append(place[stretch.logits_from :])
 
     def _fork(self, stretch: Stretch, branch: Branch, table: np.ndarray, main: np.ndarray, place: np.ndarray) -> None:
@@ -98,6 +101,7 @@ class _Making:
             also_rows=np.asarray(self._also_rows, np.int32),
             also_slots=np.asarray(self._also_slots, np.int64),
             feature_rows=np.concatenate(self._feature_rows),
+            states=np.array(self._states, np.int32),
         )
 
 

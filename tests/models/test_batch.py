@@ -30,7 +30,8 @@ def drawn(draw: random.Random, page_tokens: int, tree: bool) -> Stretch:
     pages = draw.sample(range(10_000), -(-(start + count) // page_tokens) + draw.choice([0, 2]))
     wanted_from = draw.choice([0, 0, count - 1, count])
     if not tree or count == 1:
-        return Stretch(tokens, start, pages, wanted_from)
+        settled = draw.choice([-1, start + 1])
+        return Stretch(tokens, start, pages, wanted_from, state=draw.choice([0, 7]), settled=settled)
     likely = draw.choice([0.0, 0.5, 0.9])
     parents = [row - 1 if draw.random() < likely else draw.randrange(-1, row) for row in range(count - 1)]
     return Stretch(

@@ -112,6 +112,7 @@ def test_a_tensor_that_is_missing_is_named(saved: Path, tmp_path: Path, name: st
     [
         ({"layer_types": ["linear_attention"]}, "layer_types"),
         ({"layer_types": ["sliding_attention"] * 3}, "layer_types"),
+        ({"layer_types": ["linear_attention"] * 3}, "full_attention in one layer at least"),
         ({"linear_num_value_heads": 3}, "linear_num_value_heads"),
         ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
         ({"hidden_act": "gelu"}, "hidden_act"),
