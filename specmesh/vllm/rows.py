@@ -74,7 +74,7 @@ class Rows:
         by_length: dict[int, list[Text]] | None = None
         began = 0
         # Bytes of all rows: slices of it are cheaper than the array's.
-        held = memoryview(np.ascontiguousarray(tokens)).cast("B") if len(sampled) else memoryview(b"")
+        held = np.ascontiguousarray(tokens).data.cast("B") if len(sampled) else memoryview(b"")
         width = TOKEN_BYTES * tokens.shape[1]
         for row, (new, length) in enumerate(zip(sampled, lengths[: len(sampled)].tolist(), strict=True)):
             if not new:
