@@ -30,6 +30,7 @@ class OtlpCollector:
         self.bodies: list[bytes] = []
         self.spans: list[dict[str, Any]] = []
         self.services: set[str] = set()
+        self.keys: set[str | None] = set()  # in the header x-key
         self.got = asyncio.Event()
         self._runner: web.ServerRunner | None = None
         self.port = 0
@@ -54,6 +55,7 @@ class OtlpCollector:
     async def _take(self, request: web.BaseRequest) -> web.Response:
         assert (request.method, request.path, request.content_type) == ("POST", "/v1/traces", "application/json")
         body = await request.read()
+        self.keys.add(request.headers.get("x-key"))
         self.bodies.append(body)
         for of_resource in json.loads(body)["resourceSpans"]:
             self.services.add(facts(of_resource["resource"])["service.name"])

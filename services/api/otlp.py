@@ -6,13 +6,18 @@ that is said to specmesh alone, and one that doesn't fit is told and ignored: it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 TRACES = "/v1/traces"
 # Where collectors take OTLP over gRPC, and over HTTP.
 GRPC_PORT, HTTP_PORT = 4317, 4318
 ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+# Headers for the collector, often with a key: no setting, so that no page and no `config show` has them. The first one
+# that is set counts.
+HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+=[^\x00-\x1f\x7f]*")
 VARIABLES = {ENDPOINT: "otlp_traces_endpoint", "OTEL_SERVICE_NAME": "otlp_service_name"}
 
 
@@ -47,3 +52,16 @@ def standard(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
         del given[ENDPOINT]
         return given, [f"environment {ENDPOINT}: not used: {error}"]
     return given, []
+
+
+def headers_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What each POST of spans has besides. Raises ValueError, which names no value, for what can't be sent."""
+    name = next((each for each in HEADERS if environment.get(each)), HEADERS[0])
+    found = {}
+    for number, entry in enumerate(filter(str.strip, environment.get(name, "").split(",")), start=1):
+        entry = unquote(entry.strip())
+        if not _HEADER.fullmatch(entry):
+            raise ValueError(f"environment {name}: entry {number} is no header: write name=value,name=value")
+        key, _, value = entry.partition("=")
+        found[key] = value.strip()
+    return found

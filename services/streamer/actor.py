@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.chat_templates import read_template
 from services.api.hosts import AllowedHosts
-from services.api.otlp import traces_url
+from services.api.otlp import headers_of, traces_url
 from services.api.own_door import has_tls
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, key_files, served_model_name
@@ -183,7 +184,12 @@ class StreamerActor(Actor):
         settings = self._settings
         if not settings.otlp_traces_endpoint:
             return
-        self._collector = Collector(traces_url(settings.otlp_traces_endpoint))
+        try:
+            headers = headers_of(os.environ)
+        except ValueError as error:
+            log.warning("%s; traces are sent without", error)
+            headers = {}
+        self._collector = Collector(traces_url(settings.otlp_traces_endpoint), headers)
         described = resource(settings.otlp_service_name, self._instance)
         self._exporter = SpanExporter(self._collector.post, described, self.node.clock, self._metrics.spans)
         self._exporting = asyncio.create_task(self._exporter.run(), name="streamer-traces")

@@ -32,7 +32,10 @@ async def ask(http: aiohttp.ClientSession, mesh: RunningMesh, **more: Any) -> li
 
 
 @pytest.mark.slow
-async def test_a_request_is_one_trace_of_all_roles_and_a_collector_that_dies_costs_nothing_else(tmp_path: Path) -> None:
+async def test_a_request_is_one_trace_of_all_roles_and_a_collector_that_dies_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=of%20ours")
     async with OtlpCollector() as collector, aiohttp.ClientSession() as http:
         settings = {"dtype": "float32", "otlp_traces_endpoint": collector.url}
         mesh = await asyncio.to_thread(RunningMesh, tmp_path, settings)
@@ -42,6 +45,7 @@ async def test_a_request_is_one_trace_of_all_roles_and_a_collector_that_dies_cos
             async with asyncio.timeout(30):
                 await collector.got.wait()
             seen_whole(collector.spans, last)
+            assert collector.keys == {"of ours"}
             await collector.__aexit__(None, None, None)
             assert len(await ask(http, mesh)) > 1
         finally:

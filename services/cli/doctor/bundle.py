@@ -46,7 +46,7 @@ LAST_LINES, LAST_BYTES = 400, 1 << 18
 METRICS = "/metrics"
 ASKED = {"ready.json": "/health/ready", "mesh.json": "/v1/mesh", "metrics.txt": METRICS}
 MOST_ANSWERED = 4 << 20
-SECRET_NAMES = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+SECRET_NAMES = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|HEADERS", re.IGNORECASE)
 # Shorter values would be found in words.
 LEAST_SECRET = 6
 IN_URL = re.compile(r"(?<=://)[^/@\s\"]+(?=@)")

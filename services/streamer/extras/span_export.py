@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -38,12 +38,12 @@ SENT, DROPPED = "sent", "dropped"
 
 
 class Collector:
-    """The collector at `url`. Needs a running event loop."""
+    """The collector at `url`, which gets these headers, too. Needs a running event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = url
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT), cookie_jar=aiohttp.DummyCookieJar()
+            headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT), cookie_jar=aiohttp.DummyCookieJar()
         )
 
     async def post(self, body: bytes) -> int:

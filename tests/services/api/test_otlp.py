@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.api.otlp import ENDPOINT, traces_url
+from services.api.otlp import ENDPOINT, HEADERS, headers_of, traces_url
 from services.api.settings import Settings, SettingsError, load_settings, settings_file, to_environment
 
 URL = "http://collector:4318/v1/traces"
@@ -53,3 +53,18 @@ def test_a_child_sends_traces_where_its_parent_does_and_nowhere_else() -> None:
         child = load_settings({}, environment, settings_file(environment))
         assert child.otlp_traces_endpoint == settings.otlp_traces_endpoint
         assert child.otlp_service_name == "specmesh"
+
+
+def test_headers_are_those_of_opentelemetrys_variables_the_one_for_traces_first() -> None:
+    of_traces, of_all = HEADERS
+    assert headers_of({}) == {}
+    given = {of_all: "api-key=abc=%20d, x-tenant=7,"}
+    assert headers_of(given) == {"api-key": "abc= d", "x-tenant": "7"}
+    assert headers_of(given | {of_traces: "a=b"}) == {"a": "b"}
+
+
+@pytest.mark.parametrize("entry", ["s3cret", "=s3cret", "a b=s3cret", "a=s3cret%0d%0ax: y"])
+def test_what_is_no_header_is_told_without_its_value(entry: str) -> None:
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS: entry 2 is no header") as told:
+        headers_of({HEADERS[1]: f"fine=1,{entry}"})
+    assert "s3cret" not in str(told.value)
