@@ -26,7 +26,7 @@ from kernels import cpu_vectors as v
 from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
 from kernels.linear import tiles
 from kernels.linear.packing import PER_STEP, PackedWeight, blocks_of_a_chunk
-from kernels.linear.tiles import BLOCK, LANES, WIDE_ROWS
+from kernels.linear.tiles import BLOCK, CODED_WORDS, LANES, STEP_BYTES, WIDE_ROWS
 
 # What becomes of the sums: stored, added, or with a gated weight f(gate) · up.
 STORE, ADD, GATE = "store", "add", "gate"
@@ -56,7 +56,12 @@ _FEW_TILES = 3
 # Rows whose inputs stay in the second cache beside the weights of a chunk.
 _INPUT_BYTES_AT_ONCE = 384 << 10
 
+# Rows whose sums are kept while steps of codes are decoded for all of them, and steps decoded at once.
+_ROWS_OF_CODES, _DECODED_STEPS = 64, 8
+
 _sums = v.scratch(WIDE_ROWS * BLOCK * 4)
+_sums_of_codes = v.scratch(_ROWS_OF_CODES * BLOCK * 4)
+_decoded = v.scratch(_DECODED_STEPS * CODED_WORDS * STEP_BYTES)
 _tails = v.scratch(WIDE_ROWS * 8)
 
 
@@ -101,6 +106,30 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
             _tail_words(x + whole * of_row, stride, count, tail, words, of_row)
             weight += whole * tiles.weight_bytes(variant)
         tiles.tile(variant, count, words, between, weight, count_of_steps, sums, ahead, share)
+
+
+@_inner
+def _sum_up_codes(args, variant, x, rows, count_of_tiles, block, sums, ahead):
+    """The same for rows of several tiles: codes are made words once for all of them."""
+    stride, steps, of_row = v.word(args, X_STRIDE), v.word(args, STEPS), tiles.step_bytes(variant)
+    starts, words = v.word(args, STARTS) + block * BLOCK * 4, _decoded()
+    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
+    for row in range(rows):
+        v.store_ints(sums, row * BLOCK, low)
+        v.store_ints(sums, row * BLOCK + LANES, high)
+    weight, of_step = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES), tiles.weight_bytes(variant)
+    for first in range(0, steps, _DECODED_STEPS):
+        count_of_steps = min(_DECODED_STEPS, steps - first)
+        tiles.decode(variant, weight + first * of_step, count_of_steps, words)
+        row = 0
+        for left in range(count_of_tiles, 0, -1):
+            count = (rows - row + left - 1) // left
+            at, wanted = x + row * stride + first * of_row, ahead + first * of_step
+            tiles.tile(
+                tiles.decoded(variant), count, at, stride, words, count_of_steps * CODED_WORDS,
+                sums + row * BLOCK * 4, wanted, of_step // CODED_WORDS,
+            )  # fmt: skip
+            row += count
 
 
 # Endings ---------------------------------------------------------------------------------------------------
@@ -215,7 +244,7 @@ def _run(args, step, chunk, variant):
     x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
     x += expert * v.word(args, X_GROUP)
     block_bytes, of_step = v.word(args, BLOCK_BYTES), tiles.weight_bytes(variant)
-    sums = _sums()
+    sums, sums_of_codes = _sums(), _sums_of_codes()
     while first_row < end_row:
         rows = min(at_once, end_row - first_row)
         # With few rows the step waits for weights from memory, and takes longer if it passes a block twice.
@@ -225,6 +254,10 @@ def _run(args, step, chunk, variant):
             # Each tile asks for its share of the next block.
             ahead, share = _ahead(args, step, chunk, block, last, count_of_tiles == 1), of_step // count_of_tiles
             row = 0
+            if tiles.is_coded(variant) and count_of_tiles > 1:
+                _sum_up_codes(args, variant, x + first_row * stride, rows, count_of_tiles, block, sums_of_codes, ahead)
+                _end(args, variant, sums_of_codes, first_row, rows, block)
+                continue
             for left in range(count_of_tiles, 0, -1):
                 count = (rows - row + left - 1) // left
                 _sum_up(args, variant, x + (first_row + row) * stride, count, block, sums, ahead, share)
@@ -358,6 +391,8 @@ def linear(
     row_bytes = weight.inputs * input_dtype(weight.kind, portable).itemsize
     words[ENDING], words[ROWS_AT] = _ENDINGS[ending, dtype], rows_at
     words[ROWS_AT_ONCE] = max(WIDE_ROWS, _INPUT_BYTES_AT_ONCE // row_bytes // WIDE_ROWS * WIDE_ROWS)
+    if weight.kind == "mxfp4":
+        words[ROWS_AT_ONCE] = min(words[ROWS_AT_ONCE], _ROWS_OF_CODES)
     words[THREADS], words[EXPERTS] = threads, weight.experts
     if places is not None:
         words[PLACES], words[CHOSEN], words[TOP_K] = places.starts, places.chosen, places.top_k

@@ -133,13 +133,21 @@ class Variant(types.Opaque):
     """A kind of arithmetic as a type of numba's: functions that take a value of it are compiled for that kind."""
 
     def __init__(
-        self, name: str, combines: Sequence[Any], sums: Any, rows: int, whole: int, decode: tuple[Any, Any] | None
-    ) -> None:
+        self, name: str, combines: Sequence[Any], sums: Any, rows: int, whole: int,
+        decode: tuple[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         """A row has a word of 32 bits for each of `combines`, which adds that word's products with a word of weights.
         A tile has up to `rows` rows; one of up to `whole` rows passes both halves of a block at once. `decode`: what
         is made of the scales of a step, and with it of codes a word of weights."""
         super().__init__(name)
         self.combines, self.sums, self.rows, self.whole, self.decode = combines, sums, rows, whole, decode
+
+    @property
+    def decoded(self) -> Variant:
+        """The same with words in the place of codes."""
+        if self.decode is None:
+            return self
+        return Variant(f"{self.name}_decoded", self.combines, self.sums, self.rows, self.whole)
 
     @property
     def words(self) -> int:
@@ -155,6 +163,22 @@ def _bytes_of(builder: Any, address: Any, halves: Sequence[int]) -> list[Any]:
     """A byte of each output, as ints."""
     places = [builder.add(address, I64(LANES * half)) for half in halves]
     return [builder.zext(v.load(builder, place, v.V_I8, LANES), V_I32) for place in places]
+
+
+def _words(
+    builder: Any, variant: Variant, weights: Any, halves: Sequence[int]
+) -> Callable[[Any], list[Any]]:  # fmt: skip
+    """What makes word `j` of a step of codes."""
+    assert variant.decode is not None
+    begin, decode = variant.decode
+    scales = [begin(builder, each) for each in _bytes_of(builder, weights, halves)]
+    codes = builder.add(weights, I64(BLOCK))
+
+    def word(j: Any) -> list[Any]:
+        found = _bytes_of(builder, builder.add(codes, builder.mul(j, I64(BLOCK))), halves)
+        return [decode(builder, *each) for each in zip(found, scales, strict=True)]
+
+    return word
 
 
 def _tile(builder: Any, variant: Variant, rows: int, halves: Sequence[int], arguments: Any) -> None:
@@ -186,14 +210,10 @@ def _tile(builder: Any, variant: Variant, rows: int, halves: Sequence[int], argu
         if variant.decode is None:
             words = [v.load(builder, builder.add(weights, I64(64 * half)), V_I32, 64) for half in halves]
             return products(at, words, state)
-        begin, decode = variant.decode
-        scales = [begin(builder, each) for each in _bytes_of(builder, weights, halves)]
-        codes = builder.add(weights, I64(BLOCK))
+        words_of = _words(builder, variant, weights, halves)
 
         def word(j: Any, state: list[Any]) -> list[Any]:
-            found = _bytes_of(builder, builder.add(codes, builder.mul(j, I64(BLOCK))), halves)
-            words = [decode(builder, *each) for each in zip(found, scales, strict=True)]
-            return products(builder.add(at, builder.mul(j, I64(4 * len(combines)))), words, state)
+            return products(builder.add(at, builder.mul(j, I64(4 * len(combines)))), words_of(j), state)
 
         return _loop(builder, I64(CODED_WORDS), state, word)
 
@@ -257,6 +277,46 @@ def weight_bytes(_: Any, variant: Any) -> Any:
 def sums_are_ints(_: Any, variant: Any) -> Any:
     is_int = int(variant.sums is V_I32)
     return types.boolean(variant), lambda context, builder, signature, arguments: v.I1(is_int)
+
+
+@intrinsic
+def is_coded(_: Any, variant: Any) -> Any:
+    coded = int(variant.decode is not None)
+    return types.boolean(variant), lambda context, builder, signature, arguments: v.I1(coded)
+
+
+@intrinsic
+def decoded(_: Any, variant: Any) -> Any:
+    """The variant for words that `decode` made; any other one stays."""
+    plain = variant.decoded
+    return plain(variant), lambda context, builder, signature, arguments: context.get_dummy_value()
+
+
+@intrinsic
+def decode(_: Any, variant: Any, w: Any, steps: Any, words: Any) -> Any:
+    """words [16 · steps, 32] of steps of codes from `w` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if variant.decode is None:
+            return context.get_dummy_value()
+        _, w, steps, words = arguments
+
+        def step(k: Any, state: list[Any]) -> list[Any]:
+            words_of = _words(builder, variant, builder.add(w, builder.mul(k, I64(CODED_STEP_BYTES))), (0, 1))
+            out = builder.add(words, builder.mul(k, I64(CODED_WORDS * STEP_BYTES)))
+
+            def word(j: Any, state: list[Any]) -> list[Any]:
+                at = builder.add(out, builder.mul(j, I64(STEP_BYTES)))
+                for half, made in enumerate(words_of(j)):
+                    v.store(builder, made, builder.add(at, I64(64 * half)), 64)
+                return state
+
+            return _loop(builder, I64(CODED_WORDS), state, word)
+
+        _loop(builder, steps, [], step)
+        return context.get_dummy_value()
+
+    return types.void(variant, *[types.int64] * 3), generate
 
 
 @intrinsic
