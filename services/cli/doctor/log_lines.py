@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from services.api.methods import METHODS
 from specmesh import rooms
 
-LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\dT[\d:.+]+) (?P<level>[A-Z]+) (?P<process>[\w.-]+) (?P<logger>[\w.]+): "
+LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\dT[\d:.+]+) (?P<level>[A-Z]+) (?P<process>[\w./-]+) (?P<logger>[\w.]+): "
                   r"(?P<said>.*)")  # fmt: skip
 HEAD = ("time", "level", "process", "logger", "message")  # of a line of JSON
 FIELD = re.compile(r' (\w+)=("(?:[^"\\]|\\.)*"|\S+)')

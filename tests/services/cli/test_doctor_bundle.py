@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from services.api.settings import Settings
 from services.cli.doctor.log_lines import without_text
 from services.cli.main import main
 from services.runtime.log import JsonLines, TextLines, fields
+from services.runtime.process import log_name
 
 PROMPT, ANSWER, KEY, TOKEN = "purple walrus", "walrus-answer", "sk-walrus-1234", "hf_walrus_5678"
 PLANTED = "walrus"
@@ -69,7 +71,8 @@ def fails(log: logging.Logger) -> None:
         log.exception("drafter %s failed; it forgets these sequences", PROMPT)
 
 
-FORMS = [TextLines("worker-1"), JsonLines("worker-1")]
+WHO = log_name("worker", Settings.for_tests(instance="worker-1"))
+FORMS = [TextLines(WHO), JsonLines(WHO)]
 # How text could come into a log: in an argument, an error, a field, an id, a path, a line of a library's own.
 SAID: list[Callable[[logging.Logger], object]] = [
     fails,
@@ -150,7 +153,7 @@ def test_a_log_keeps_what_happened_and_where(form: logging.Formatter) -> None:
     lines += logged(form, lambda log: log.info("draining for at most %g s", 30.0))
     kept = "\n".join(without_text(lines))
     for wanted in (
-        "ERROR worker-1 x: drafter … failed; it forgets these sequences",
+        "ERROR worker/worker-1 x: drafter … failed; it forgets these sequences",
         f'  File "{__file__}", line ', "\nValueError\n",
         "the model can't be loaded: there is no model named …", "… attempt 2: …", "draining for at most 30 s",
         "request id=… route=… status=404 error=… seconds=0.25 answer=… method=… drafted=8 stream=",
