@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from library_world import Clock, recent
@@ -13,6 +17,7 @@ from segment_problems import read_texts
 from services.proposer.store.library import Library
 
 LATER = [100] * 8
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -20,6 +25,7 @@ def opened(tmp_path):
     found, clock = [], Clock()
 
     def opened(name):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         found.append(Library(tmp_path / name, "words", now=clock.now, clock=clock.now, threads=False))
         return found[-1]
 
@@ -109,4 +115,24 @@ def test_segments_that_were_merged_after_the_database_was_copied_are_found(opene
     found = texts(restored)
     assert [number for number in range(1, 4) if [number] * 8 not in found] == []
     assert restored.stats().damaged == 0
+    assert learns_on(restored)
+
+
+def test_the_commands_of_the_page_make_and_restore_a_copy(opened, tmp_path):
+    page = (ROOT / "docs" / "operate" / "operating.md").read_text()
+    marked = rf"<!-- run by {Path(__file__).relative_to(ROOT)} -->\n```console\n\$ (.*?)```"
+    copy, restore = re.findall(marked, page, re.DOTALL)
+    live = opened("home/.cache/specmesh/store")
+    sealed(live, [1] * 8)
+    live.learn("a", 1, [99] * 8)
+    live.end("a", 1)
+    live.write()
+    for command, home in ((copy, "home"), (restore, "other")):
+        (tmp_path / home).mkdir(exist_ok=True)
+        subprocess.run(["bash", "-ec", command], env={**os.environ, "HOME": str(tmp_path / home)}, check=True)
+        if home == "home":
+            (tmp_path / "other").mkdir()
+            (tmp_path / "home" / "backup").rename(tmp_path / "other" / "backup")
+    restored = opened("other/.cache/specmesh/store")
+    assert [*texts(restored), *map(list, recent(restored, "a"))] == [[1] * 8, [99] * 8]
     assert learns_on(restored)
