@@ -190,4 +190,4 @@ async def _of_port(settings: Settings, role: str) -> str:
 
 async def _answer(server: Conversation, path: str) -> tuple[int, str]:
     async with answer_of(server, path) as response:
-        return response.status, (await response.content.read(MOST_ANSWERED)).decode("utf-8", "replace")
+        return response.status, (await response.read())[:MOST_ANSWERED].decode("utf-8", "replace")

@@ -21,7 +21,8 @@ from services.runtime.process import log_name
 
 PROMPT, ANSWER, KEY, TOKEN = "purple walrus", "walrus-answer", "sk-walrus-1234", "hf_walrus_5678"
 PLANTED = "walrus"
-METRICS = f'specmesh:key_requests_total{{key="{PLANTED}"}} 3.0\nspecmesh:num_requests_running 1.0\n'
+# More than comes at once.
+METRICS = f'specmesh:key_requests_total{{key="{PLANTED}"}} 3.0\n' * 20_000 + "specmesh:num_requests_running 1.0\n"
 
 
 @pytest.fixture
