@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.api.chat_templates import TemplateSource
@@ -115,10 +116,13 @@ async def test_arguments_are_an_object_and_a_text(written: str, text: str) -> No
     assert await rendered(begin + written, [USER, CALLING]) == text
 
 
-async def test_reasoning_of_earlier_answers_has_both_of_its_names() -> None:
+async def test_reasoning_of_earlier_answers_has_all_of_its_names() -> None:
     turns = [USER, ChatTurn(role="assistant", content="Fine.", reasoning="Hm.")]
-    for name in ("reasoning", "reasoning_content"):
+    for name in ("reasoning", "reasoning_content", "thinking"):
         assert await rendered(f"{{{{ messages[1].{name} }}}}{{{{ messages[0].{name} }}}}", turns) == "Hm."
+    calling = msgspec.structs.replace(CALLING, content="I look.", reasoning="Hm.")
+    text = "{% if tools and messages[1].tool_calls %}{% endif %}{{ messages[1].reasoning }}{{ messages[1].thinking }}"
+    assert await rendered(text, [USER, calling]) == "Hm."
 
 
 async def test_without_a_system_message_the_words_are_one() -> None:
