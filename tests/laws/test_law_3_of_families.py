@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from engine_room import Ask, EngineRoom, Guess, draft
+from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig, GptOssConfig, PreTrainedConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
 from services.api.drafts import PlacedDraft
+from services.api.sampling import Sampling
+from services.worker.in_process import InProcessEngine, runner_with_head
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
@@ -150,3 +154,29 @@ def test_drafts_that_are_right_half_right_and_wrong_change_no_text(
 def test_trees_and_preemption_change_no_text(model: TorchModel, alone: list[list[int]]) -> None:
     found = run(model, guessing(alone, 0.5, trees=True), pages=12)
     assert found.texts == alone and found.accepted > 10 and found.preemptions > 0
+
+
+def test_a_hybrids_own_mtp_block_changes_no_text(tmp_path: Path) -> None:
+    config, changes = FAMILIES["qwen3_5"]
+    parity.save_tiny(config, tmp_path, **({"num_hidden_layers": 2} | changes))
+    tensors = load_file(tmp_path / "model.safetensors")
+    # A block of the model's own parts, so that some of its drafts are right.
+    layer = {name: value for name, value in tensors.items() if ".layers.1." in name}
+    block = {f"mtp.layers.0.{name.split('.layers.1.')[1]}": value.clone() for name, value in layer.items()}
+    norm = next(value for name, value in tensors.items() if name.endswith("model.norm.weight"))
+    block |= {f"mtp.{name}.weight": norm.clone() for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    block["mtp.fc.weight"] = torch.cat([torch.eye(len(norm)), torch.eye(len(norm))], dim=1)
+    save_file(tensors | block, tmp_path / "model.safetensors", {"format": "pt"})
+    wanted = Wanted(dtype="bfloat16", threads=1, page_tokens=8, kv_cache_mb=2, max_context=96, max_step_tokens=16)
+    prompts = {number: parity.random_tokens(length, length) for number, length in enumerate((5, 18, 30, 7))}
+    sampling = Sampling(max_tokens=SAID, ignore_eos=True, temperature=0.9, seed=3)
+    texts, drafted, accepted = [], 0, 0
+    for runner, method in (
+        (TorchRunner(load_torch_model(tmp_path, wanted)), "naive"),
+        (runner_with_head(tmp_path, "mtp", tmp_path, wanted)[0], "mtp"),
+    ):
+        ended = list(InProcessEngine(runner, method).run(prompts, sampling))
+        texts.append({each.number: each.ids for each in ended})
+        drafted += sum(each.finished.speculation.drafted for each in ended)
+        accepted += sum(each.finished.speculation.accepted for each in ended)
+    assert texts[0] == texts[1] and 0 < accepted < drafted
