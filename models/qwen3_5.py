@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from models.config import Fields
 from models.layers.dense import mlp
-from models.qwen3_next import DEFAULTS, gated_experts, hybrid, read_hybrid_sizes
+from models.layers.hybrid import gated_experts, hybrid, read_hybrid_sizes
+from models.qwen3_next import DEFAULTS
 from models.spec import DeltaNet, Network, Part
 
 _OF_EXPERTS = {
