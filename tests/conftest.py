@@ -34,8 +34,8 @@ LONG = (
 SHARED_MESH = {
     f"tests/flow/test_{name}.py": mesh
     for mesh, names in (
-        ("real_mesh", ("deaths_in_a_tool_call", "messages", "responses", "structured_output", "tools")),
-        ("float32_mesh", ("embeddings", "loglikelihood", "same_text_as_transformers")),
+        ("real_mesh", ("messages", "responses", "structured_output", "tools")),
+        ("float32_mesh", ("deaths_in_a_tool_call", "embeddings", "loglikelihood", "same_text_as_transformers")),
     )
     for name in names
 }

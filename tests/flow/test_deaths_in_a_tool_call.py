@@ -99,10 +99,10 @@ async def struck(mesh: RunningMesh, role: str, **more: Any) -> Called:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 async def test_a_death_in_the_middle_of_a_call_changes_no_character_of_it(
-    real_mesh: RunningMesh, sampling: dict[str, Any]
+    float32_mesh: RunningMesh, sampling: dict[str, Any]
 ) -> None:
-    calm = await called(real_mesh, speculation={"off": True}, **sampling)
+    calm = await called(float32_mesh, speculation={"off": True}, **sampling)
     assert calm.name == "write_letter" and calm.ends == ["tool_calls"]
     assert len(json.loads(calm.arguments)["text"]) >= 300
     for role in ("proposer", "worker"):
-        assert (await struck(real_mesh, role, **sampling)).told == calm.told, role
+        assert (await struck(float32_mesh, role, **sampling)).told == calm.told, role
