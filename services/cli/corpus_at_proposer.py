@@ -7,6 +7,7 @@ engine asks for drafts.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,7 +38,7 @@ class ProposerCorpora:
         self._namespace, self._vocabulary = namespace, vocabulary_of(str(file.parent), "")
         try:
             keys = load_keys(keys_dir, KEY_NAME) if keys_dir else None
-            self._connection = Connection(address, f"corpus-{os.getpid()}", 1, keys)
+            self._connection = Connection(address, f"corpus-{os.getpid()}", time.time_ns() // 1000, keys)
         except ValueError as error:
             raise CorpusError(str(error)) from None
 
@@ -62,7 +63,11 @@ class ProposerCorpora:
 
     def _ask(self, kind: str, message: Message) -> list[dict[str, Any]]:
         number = self._connection.ask(msgspec.msgpack.encode(message), round(1000 * ANSWER_S), kind)
-        if number and self._connection.wait(round(1000 * ANSWER_S)) and (answer := self._connection.receive()):
+        until = time.monotonic() + ANSWER_S
+        # The first to arrive may be its greeting.
+        while number and (left := until - time.monotonic()) > 0 and self._connection.wait(round(1000 * left)):
+            if (answer := self._connection.receive()) is None:
+                continue
             if answer.fields is None:
                 raise CorpusError(f"the proposer refused it: {answer.reason}")
             return [msgspec.structs.asdict(card) for card in msgspec.convert(answer.fields, Corpora).corpora]
