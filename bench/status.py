@@ -64,7 +64,7 @@ THINGS = (
     Thing("quantised models on a GPU (fp8, int4, GPTQ, AWQ)"),
     Thing("compose.gpu.yaml on a machine with a GPU"),
     Thing("SmolLM2 135M Instruct with the heads that come with it", rows=SERVED),
-    Thing("Llama, Qwen, Mistral, DeepSeek, GLM, ERNIE, Gemma, gpt-oss families"),
+    Thing("Llama, Qwen (hybrids, too), Mistral, DeepSeek, Kimi, GLM, ERNIE, Gemma, gpt-oss families"),
     Thing("published heads of other models"),
     Thing("a worker split over processes of one machine"),
     Thing("prefill and decode workers", rows=(("split", "served"),)),

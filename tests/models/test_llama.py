@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.shows("Llama, Qwen, Mistral, DeepSeek, GLM, ERNIE, Gemma, gpt-oss families", "tested")
+@pytest.mark.shows("Llama, Qwen (hybrids, too), Mistral, DeepSeek, Kimi, GLM, ERNIE, Gemma, gpt-oss families", "tested")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_and_text_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
     parity.check_parity(parity.save_tiny(LlamaConfig, tmp_path, **VARIANTS[variant]), tmp_path)
