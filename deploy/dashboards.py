@@ -253,6 +253,20 @@ SPECULATION = (
               ('sum(process_resident_memory_bytes{role="proposer"})', "resident")),
     ),
     graphs(
+        "Drafts for vLLM",
+        panel("Draft tokens", "ops", (rate("specmesh:guest_draft_tokens_total", "engine"), "{{engine}}: drafted"),
+              (rate("specmesh:guest_accepted_tokens_total", "engine"), "{{engine}}: accepted"),
+              note="Of engines of another server that ask this proposer."),
+        panel("Thread time per step", "s",
+              (f"{rate('specmesh:guest_seconds_total', 'engine')}"
+               f" / ({rate('specmesh:guest_steps_total', 'engine')} > 0)", "{{engine}}: all"),
+              (f"{rate('specmesh:guest_waited_seconds_total', 'engine')}"
+               f" / ({rate('specmesh:guest_steps_total', 'engine')} > 0)", "{{engine}}: waited")),
+        panel("Answers", "ops", (rate("specmesh:guest_answers_total", "engine"), "{{engine}}: in time"),
+              (rate("specmesh:guest_missed_answers_total", "engine"), "{{engine}}: missed"),
+              (rate("specmesh:guest_gave_up_total", "engine"), "{{engine}}: gave up")),
+    ),
+    graphs(
         "Followed sequences",
         panel("Sequences", "short", ("sum(specmesh:proposer_sequences)", "followed"),
               ("sum(specmesh:proposer_texts_to_learn)", "ended, waiting to be learned")),

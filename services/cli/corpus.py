@@ -14,11 +14,10 @@ import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -27,7 +26,8 @@ from services.api.own_door import own_context
 from services.api.settings import Settings
 from services.api.texts import pieces
 from services.cli.chat import server_url, untrusted
-from services.cli.chat_drafts import in_one_line, printable
+from services.cli.chat_drafts import in_one_line
+from services.cli.corpus_server import CorpusError, CorpusServer
 from services.cli.progress_bar import ProgressBar
 
 LARGEST_FILE = 64 << 20  # bytes
@@ -39,13 +39,6 @@ POLL = 0.5  # seconds between two queries of the progress
 CONNECT_TIMEOUT = 5.0
 LINK = "a symbolic link"
 SHOWN = 20  # skipped files that are listed one by one
-
-
-class CorpusError(Exception):
-    """The command failed; the message is for the user's terminal."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
 
 
 # Files --------------------------------------------------------------------------------------------------
@@ -147,15 +140,6 @@ def parts(files: Files) -> Iterator[list[str]]:
 
 
 # The server ---------------------------------------------------------------------------------------------
-
-
-class CorpusServer(Protocol):
-    """`http` is what `session` gave. Cards are those of the routes. All raise CorpusError."""
-
-    def session(self) -> AbstractAsyncContextManager[Any]: ...
-    async def add_part(self, http: Any, name: str, texts: list[str], part: int, last: bool) -> Any: ...
-    async def cards(self, http: Any) -> list[dict[str, Any]]: ...
-    async def remove(self, http: Any, name: str) -> Any: ...
 
 
 @dataclass(slots=True)

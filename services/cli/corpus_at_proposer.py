@@ -17,7 +17,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from services.api.messages import AddCorpus, Corpora, ListCorpora, Message, RemoveCorpus
-from services.cli.corpus import CorpusError
+from services.cli.corpus_server import CorpusError
 from specmesh.vllm.options import vocabulary_of
 from specmesh.vllm.wire import Connection, load_keys
 

@@ -21,7 +21,9 @@ from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.proposers import Proposers
 
 # All that is called from outside, and a later call in which each trips, too.
-OF_THE_CONTROLLER = {"draft": 20, "ask_ahead": 20, "commit": 20, "learn": 20, "forget": 10, "check_idle": 2}
+OF_THE_CONTROLLER = {
+    "rest": 20, "draft": 20, "ask_ahead": 20, "commit": 20, "learn": 20, "forget": 10, "check_idle": 2,
+}  # fmt: skip
 OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,
 }  # fmt: skip

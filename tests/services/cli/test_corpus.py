@@ -19,7 +19,8 @@ from fake_mesh import FakeMesh, ids_of, says
 from fake_proposer import FakeProposer
 
 from services.cli import corpus as corpus_command
-from services.cli.corpus import LINK, CorpusApi, CorpusError, Files, find_files, parts, read_text
+from services.cli.corpus import LINK, CorpusApi, Files, find_files, parts, read_text
+from services.cli.corpus_server import CorpusError
 from services.cli.main import main
 
 KEY = "one"
