@@ -55,9 +55,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "FastDeploy, topp": (
         {"method": "ngram", "verify_strategy": "topp", "max_candidate_len": 5, "verify_window": 2}, "", {},
     ),
-    "vLLM, Qwen3-Next": (
-        {"method": "qwen3_next_mtp"}, "qwen3_next_mtp", {"method": "mtp"},
-    ),
+    "vLLM, Qwen3-Next": ({"method": "qwen3_next_mtp"}, "", {}),
     "LMDeploy, MTP": ({"method": "deepseek_mtp", "num_speculative_tokens": 3}, "", {}),
     "LMDeploy, EAGLE-3": (
         {"method": "eagle3", "model": "./eagle3", "num_speculative_tokens": 3}, "", {},
