@@ -25,8 +25,8 @@ from specmesh.vllm.wire import Answer
 
 log = logging.getLogger("vllm.specmesh")
 
-# Acceptance is learned from about so many rows of each step, not always the same: all of them would take longer and
-# change little.
+# Acceptance is learned from about this many rows of a step, each time from others. To learn from all of them would take
+# longer and change little.
 LEARNED_ROWS = 4
 # Longest time that the proposer may work on a question, as it is told.
 MOST_WORK_MS = 60_000

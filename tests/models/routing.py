@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import parity
+import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from models.check import check_model
 from models.config import read_network
+from models.errors import ModelError
 from models.spec import ExpertRouter, Experts
 
 # In scores. Logits of a router differ by about 1e-6 between implementations, scores by a quarter of that.
@@ -98,3 +102,14 @@ def _gap(scores: torch.Tensor, count: int) -> float:
 def check(theirs: PreTrainedModel, folder: Path) -> None:
     with clear_choices(theirs, folder):
         parity.check_parity(theirs, folder)
+
+
+def check_that_it_is_missed(tensor: str, saved: Path, folder: Path) -> None:
+    """Without the tensor a model is refused, by the tensor's name."""
+    (folder / "config.json").write_bytes((saved / "config.json").read_bytes())
+    (folder / "tokenizer.json").write_text("{}")
+    tensors = load_file(saved / "model.safetensors")
+    del tensors[tensor]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=f"{tensor} is missing"):
+        check_model(folder)

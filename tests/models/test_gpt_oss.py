@@ -147,13 +147,7 @@ def test_layers_have_a_window_in_turns_and_all_have_yarn(saved: Path, tmp_path: 
 
 @pytest.mark.parametrize("name", ["self_attn.sinks", "mlp.experts.gate_up_proj", "mlp.experts.down_proj_bias"])
 def test_a_tensor_that_is_missing_is_named(saved: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.json").write_bytes((saved / "config.json").read_bytes())
-    (tmp_path / "tokenizer.json").write_text("{}")
-    tensors = load_file(saved / "model.safetensors")
-    del tensors[f"model.layers.1.{name}"]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=f"layers.1.{name} is missing"):
-        check_model(tmp_path)
+    routing.check_that_it_is_missed(f"model.layers.1.{name}", saved, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,7 @@ def test_the_text_part_of_a_model_that_sees_images_is_the_same_model(tmp_path: P
     named = {name.replace("model.", "model.language_model.", 1): value for name, value in tensors.items()}
     named |= {"model.visual.patch_embed.proj.weight": torch.zeros(2, 2), "mtp.norm.weight": torch.zeros(64)}
     save_file(named, whole / "model.safetensors", {"format": "pt"})
-    assert check_model(whole).parameters == check_model(text).parameters
-    tokens = parity.random_tokens(20, 1)
-    for make in parity.EXECUTORS.values():
-        found, expected = (
-            parity.run(parity.load(folder, make), [Stretch(tokens, 0, [3, 4], 0)]) for folder in (whole, text)
-        )
-        assert torch.equal(found, expected)
+    check_that_they_are_one(whole, text)
 
 
 def test_experts_in_one_tensor_are_those_that_stand_apart(tmp_path: Path) -> None:
@@ -71,11 +65,16 @@ def test_experts_in_one_tensor_are_those_that_stand_apart(tmp_path: Path) -> Non
         )
         tensors |= {f"{name}gate_up_proj": torch.cat([gate, up], dim=1), f"{name}down_proj": down}
     save_file(tensors, together / "model.safetensors", {"format": "pt"})
-    assert check_model(together).parameters == check_model(apart).parameters
+    check_that_they_are_one(together, apart)
+
+
+def check_that_they_are_one(folder: Path, other: Path) -> None:
+    """As many parameters, and the same bits."""
+    assert check_model(folder).parameters == check_model(other).parameters
     tokens = parity.random_tokens(20, 1)
     for make in parity.EXECUTORS.values():
         found, expected = (
-            parity.run(parity.load(folder, make), [Stretch(tokens, 0, [3, 4], 0)]) for folder in (together, apart)
+            parity.run(parity.load(each, make), [Stretch(tokens, 0, [3, 4], 0)]) for each in (folder, other)
         )
         assert torch.equal(found, expected)
 

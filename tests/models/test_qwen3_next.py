@@ -98,13 +98,7 @@ def test_what_does_not_compute_delta_nets_refuses_the_family_by_name(saved: Path
 
 @pytest.mark.parametrize("name", ["linear_attn.A_log", "linear_attn.conv1d.weight", "mlp.shared_expert_gate.weight"])
 def test_a_tensor_that_is_missing_is_named(saved: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.json").write_bytes((saved / "config.json").read_bytes())
-    (tmp_path / "tokenizer.json").write_text("{}")
-    tensors = load_file(saved / "model.safetensors")
-    del tensors[f"model.layers.2.{name}"]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=f"layers.2.{name} is missing"):
-        check_model(tmp_path)
+    routing.check_that_it_is_missed(f"model.layers.2.{name}", saved, tmp_path)
 
 
 @pytest.mark.parametrize(

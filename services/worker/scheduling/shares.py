@@ -25,8 +25,9 @@ Item = TypeVar("Item", bound=Hashable)
 # Tokens of an answer that are charged before they are there: few answers take the whole context, although requests
 # without max_tokens ask for it.
 ANSWER = 256
-# A key with less than half of an equal share of the places takes one from another key (planning.py), so that its short
-# requests needn't wait for others' long answers; but not if it has used so many tokens more than a key that waits.
+# A key that has less than half of an equal share of the places takes one from another key (planning.py): its short
+# requests then don't wait for the long answers of others. It takes none while it is this many tokens ahead of a key
+# that waits.
 AHEAD = 256
 # Keys without waiting requests that are remembered.
 MOST_IDLE = 1024

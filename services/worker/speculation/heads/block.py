@@ -26,7 +26,7 @@ class BlockDrafter(HeadDrafter):
         for each in results:
             if each.asked:
                 following = self._known.setdefault(each.text_id, Following())
-                following.wait(*self._unread(each, following), each.step)
+                self._wait(each, following)
                 following.pages = each.pages
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:

@@ -16,24 +16,14 @@ import torch
 from services.api.drafter import NO_DRAFT, Committed, Draft, DraftRequest
 from services.worker.running.head import HeadRows
 from services.worker.speculation.heads.block import BlockDrafter
-from services.worker.speculation.heads.head_drafter import Following, crowds
+from services.worker.speculation.heads.head_drafter import Following, read_now, wait_in_place
 
 
 class ContextBlockDrafter(BlockDrafter):
     def commit(self, results: Sequence[Committed]) -> None:
-        rows: list[HeadRows] = []
-        features: list[torch.Tensor] = []
-        crowding = crowds(self._known.values())
-        for each in results:
-            following = self._known.setdefault(each.text_id, Following())
-            # Each token where its value is.
-            following.wait(each.start, each.tokens, each.step)
-            if each.asked or each.lent or following is crowding:
-                features += following.gathered()
-                following.pages = each.pages
-                rows.append(following.rows(0))
+        rows, features = read_now(self._known, results, wait_in_place, asks=False)
         if rows:
-            self._model.store(rows, self._model.hidden(torch.cat(features)))
+            self._model.store([*rows.values()], self._model.hidden(torch.cat(features)))
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         rows = [self._block(self._known[each.text.text_id], each) for each in requests]

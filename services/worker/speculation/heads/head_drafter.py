@@ -12,7 +12,7 @@ reads tokens alone: a token has its own position, and what it has read of accept
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -116,6 +116,33 @@ def crowds(known: Collection[Following]) -> Following | None:
     return max(known, key=lambda each: len(each.waiting))
 
 
+def read_now(
+    known: dict[int, Following],
+    results: Sequence[Committed],
+    wait: Callable[[Committed, Following], None],
+    asks: bool = True,
+) -> tuple[dict[int, HeadRows], list[torch.Tensor]]:
+    """Lets the tokens of all results wait. The rows, by text, of those that are read now, which are the texts that a
+    draft is asked for, that are lent, or that have the most waiting rows where these are too many; and the features of
+    these rows. `asks`: the last row of a text that a draft is asked for is wanted."""
+    rows: dict[int, HeadRows] = {}
+    features: list[torch.Tensor] = []
+    crowding = crowds(known.values())
+    for each in results:
+        following = known.setdefault(each.text_id, Following())
+        wait(each, following)
+        if each.asked or each.lent or following is crowding:
+            features += following.gathered()
+            following.pages = each.pages
+            rows[each.text_id] = following.rows(asks and each.asked)
+    return rows, features
+
+
+def wait_in_place(each: Committed, following: Following) -> None:
+    """Each token where its value is."""
+    following.wait(each.start, each.tokens, each.step)
+
+
 class HeadDrafter:
     needs: ClassVar[Needs] = Needs.FEATURES
     gives_probs: ClassVar[bool] = True
@@ -138,25 +165,14 @@ class HeadDrafter:
     # Text ------------------------------------------------------------------------------------------------
 
     def commit(self, results: Sequence[Committed]) -> None:
-        rows: list[HeadRows] = []
-        known: list[Following] = []
-        features: list[torch.Tensor] = []
-        crowding = crowds(self._known.values())
-        for each in results:
-            following = self._known.setdefault(each.text_id, Following())
-            start, tokens = self._unread(each, following)
-            following.wait(start, tokens, each.step if self._reads_hidden else None)
-            if each.asked or each.lent or following is crowding:
-                features += following.gathered()
-                following.pages = each.pages
-                rows.append(following.rows(each.asked))
-                known.append(following)
+        rows, features = read_now(self._known, results, self._wait)
         if not rows:
             return
         hidden = self._model.hidden(torch.cat(features)) if features else None
-        logits, values = self._model.forward(rows, hidden)
+        logits, values = self._model.forward([*rows.values()], hidden)
         wanted, last = 0, -1
-        for index, (row, following) in enumerate(zip(rows, known, strict=True)):
+        for index, (text_id, row) in enumerate(rows.items()):
+            following = self._known[text_id]
             last += len(row.tokens)
             following.entered = None if hidden is None else hidden[last]
             following.hidden = None if values is None else values[index]
@@ -164,6 +180,10 @@ class HeadDrafter:
             if row.wanted:
                 following.logits = logits[wanted]
                 wanted += 1
+
+    def _wait(self, each: Committed, following: Following) -> None:
+        start, tokens = self._unread(each, following)
+        following.wait(start, tokens, each.step if self._reads_hidden else None)
 
     def _unread(self, each: Committed, following: Following) -> tuple[int, list[int]]:
         """Position and tokens of the rows that a step added."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from services.api.drafter import Committed
-from services.worker.running.head import HeadRows
-from services.worker.speculation.heads.head_drafter import Following, crowds
+from services.worker.speculation.heads.head_drafter import Following, read_now, wait_in_place
 from services.worker.speculation.heads.residual_drafter import ResidualDrafter
 
 if TYPE_CHECKING:
@@ -27,16 +26,7 @@ class HydraDrafter(ResidualDrafter):
         if self._model.prefix is None:
             super().commit(results)
             return
-        rows: dict[int, HeadRows] = {}
-        features: list[torch.Tensor] = []
-        crowding = crowds(self._known.values())
-        for each in results:
-            following = self._known.setdefault(each.text_id, Following())
-            following.wait(each.start, each.tokens, each.step)
-            if each.asked or each.lent or following is crowding:
-                features += following.gathered()
-                following.pages = each.pages
-                rows[each.text_id] = following.rows(0)
+        rows, features = read_now(self._known, results, wait_in_place, asks=False)
         if rows:
             _, values = self._model.prefix.forward([*rows.values()], torch.cat(features))
             assert values is not None

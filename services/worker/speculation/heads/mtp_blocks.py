@@ -21,7 +21,7 @@ import torch
 from services.api.drafter import Committed, Draft, DraftRequest
 from services.worker.running.head import HeadModel, HeadRows
 from services.worker.speculation.heads.choice import DraftChain, choose
-from services.worker.speculation.heads.head_drafter import Following, HeadDrafter, crowds
+from services.worker.speculation.heads.head_drafter import HeadDrafter, read_now
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -50,16 +50,7 @@ class MtpDrafter(HeadDrafter):
         if len(self._blocks) == 1:
             super().commit(results)
             return
-        rows: dict[int, HeadRows] = {}
-        features: list[torch.Tensor] = []
-        crowding = crowds(self._known.values())
-        for each in results:
-            following = self._known.setdefault(each.text_id, Following())
-            following.wait(*self._unread(each, following), each.step)
-            if each.asked or each.lent or following is crowding:
-                features += following.gathered()
-                following.pages = each.pages
-                rows[each.text_id] = following.rows(each.asked)
+        rows, features = read_now(self._known, results, self._wait)
         if rows:
             self._read(rows, self._model.hidden(torch.cat(features)))
 

@@ -139,6 +139,20 @@ def test_each_of_several_mtp_blocks_drafts_one_token_as_the_reference_does(
             assert draft.tokens == reference.mtp_blocks(state, torch.tensor(text), values, LAYERS, 3)
 
 
+def whole_blocks(world: World, texts: list[list[int]]) -> list[tuple[list[int], Draft]]:
+    """Texts are the same without drafts, with them, and again from shared pages. Drafts that are as long as a block,
+    with the texts that they follow."""
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    again = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
+    assert any(each.finished.cached_tokens for each in again)
+    assert any(each.finished.speculation.accepted < each.finished.speculation.drafted for each in drafted)
+    whole = [(text, draft) for text, draft in world.kept.drafts if len(draft.tokens) == reference.BLOCK]
+    assert len(whole) > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == reference.BLOCK
+    return whole
+
+
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
 def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, target: Path, tmp_path: Path) -> None:
     """From a prompt in chunks, after rejections, and from shared pages: in one pass over the text and the masks."""
@@ -146,16 +160,9 @@ def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, tar
     state["embed_tokens.weight"] = Weights(target).take("model.embed_tokens.weight", VOCABULARY, HIDDEN)
     world = World(target, "block", tmp_path, executor, max_step_tokens=16)
     texts = [prompt(40), prompt(7, 1), prompt(33)]
-    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
-    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
-    again = world.run(*(request(each, max_tokens=24) for each in texts))
-    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
-    assert any(each.finished.cached_tokens for each in again)
-    assert any(each.finished.speculation.accepted < each.finished.speculation.drafted for each in drafted)
+    whole = whole_blocks(world, texts)
     head = world.model.head
     assert isinstance(head, HeadModel) and head.ids is not None and head.mask_hidden is not None
-    whole = [(text, draft) for text, draft in world.kept.drafts if len(draft.tokens) == reference.BLOCK]
-    assert len(whole) > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == reference.BLOCK
     for text, draft in whole[::2]:
         masks = len(draft.tokens) - 1
         mask_hidden = state["fc.weight"] @ state["mask_hidden"][0]
@@ -177,16 +184,9 @@ def test_a_block_over_the_models_values_is_that_of_the_reference(
     state = with_shared(BLOCKS[method](tmp_path), target)
     world = World(target, method, tmp_path, executor, max_step_tokens=16)
     texts = [prompt(40), prompt(7, 1), prompt(33), prompt(240, 2)]
-    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
-    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
-    again = world.run(*(request(each, max_tokens=24) for each in texts))
-    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
-    assert any(each.finished.cached_tokens for each in again)
-    assert any(each.finished.speculation.accepted < each.finished.speculation.drafted for each in drafted)
+    whole = whole_blocks(world, texts)
     head = world.model.head
     assert isinstance(head, HeadModel) and world.kept.drafts
-    whole = [(text, draft) for text, draft in world.kept.drafts if len(draft.tokens) == reference.BLOCK]
-    assert len(whole) > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == reference.BLOCK
     for text, draft in whole[::4]:
         assert draft.tokens == _of_block(head, state, target, text, len(draft.tokens))
 
