@@ -62,6 +62,8 @@ SETTLE: dict[str, int] = {"BLOCK": 256, "warps": 8}
 STEPS = 5
 # Programs for each multiprocessor, before a row is read by one alone.
 PROGRAMS = 8
+# Arrays begin at multiples of 16 bytes: kernels are compiled for that.
+ALIGN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,10 @@ class Workspace:
         self.entry_ids = empty(entries)
         self.entry_values = empty(entries, dtype=torch.float32)
         self.entry_raw = empty(entries, dtype=sizes.dtype)
-        self.answers = Answers(
-            tokens=empty(rows), rows=empty(rows), accepted=empty(sequences), failed=empty(sequences)
-        )
+        # The answers in one piece: they go to the host with one copy.
+        self.pieces = [ceil_div(size, ALIGN) * ALIGN for size in (rows, rows, sequences, sequences)]
+        self.told = empty(sum(self.pieces))
+        self.answers = Answers(*self.told.split(self.pieces))
 
     @property
     def memory(self) -> tuple[torch.Tensor, ...]:

@@ -4,23 +4,23 @@
 
 Probabilities of drafts that are on the device already, because a drafter computed them there, are read in place;
 those on the host travel with the rest. The copy back is the one place where a step waits for the device. Logits stay
-on the device.
+on the device. Those of a step's graph are verified by graphs, too (replayed.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 
 import numpy as np
 import torch
 
-from kernels.device import Device, Stage, device_of
+from kernels.device import Device, Fetched, Stage, device_of
 from kernels.launch import ceil_div, only_compiling, power_of_two
 from kernels.verify import fused
-from kernels.verify.fused import Launches, Sizes, Workspace
+from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace
 from kernels.verify.questions import (
     ALL,
     LONGEST_DRAFT,
@@ -36,33 +36,60 @@ from kernels.verify.questions import (
     Rule,
     gather,
 )
+from kernels.verify.replayed import Replayed
 
-# Arrays begin at multiples of 16 bytes: kernels are compiled for that.
-_ALIGN = 4
 # Memory is allocated in steps of these sizes, so that it is allocated seldom.
 _ROWS, _ENTRIES, _WORDS = 8, 4096, 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Answers under way."""
+
+    told: Fetched
+    pieces: list[int]  # a workspace's
+    rows: int
+    sequences: int
+
+    def wait(self) -> Answers:
+        tokens, of_rows, accepted, failed = self.told.wait().split(self.pieces)
+        return Answers(
+            tokens[: self.rows], of_rows[: self.rows], accepted[: self.sequences], failed[: self.sequences]
+        )
 
 
 class OnDevice:
     """`verify` and `logprobs` of reference.py's signatures, for logits on one device."""
 
     def __init__(self) -> None:
+        self._replayed: Replayed | None = None
         self._work: dict[int, Workspace] = {}
         # Known with the first logits.
         self._device: Device | None = None
         self._stage: Stage | None = None
 
     def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+        return self.start(logits, questions).wait()
+
+    def start(self, logits: torch.Tensor, questions: Questions) -> Started:
+        """`verify` without waiting for the device."""
         needs = needs_of(questions)
         if not needs.judged:
             # No rule reads them.
             questions = replace(questions, draft_probs=None)
+        rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
+        if self._replayed is not None and self._replayed.reads(logits):
+            replayed = self._replayed.start(questions, needs)
+            if replayed is not None:
+                return Started(*replayed, rows, sequences)
         sent = self._send(questions, logits.device)
         work = self._workspace(logits, questions)
-        answers = fused.verify(logits, sent, work, needs)
-        rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
-        told = torch.cat([answers.tokens, answers.rows, answers.accepted, answers.failed])
-        return Answers(*self._on(logits.device).fetch(told).wait().split([rows, rows, sequences, sequences]))
+        fused.verify(logits, sent, work, needs)
+        return Started(self._on(logits.device).fetch(work.told), work.pieces, rows, sequences)
+
+    def follow(self, logits: torch.Tensor, buckets: Sequence[int]) -> None:
+        """Capture graphs for these logits, which stay in their place: [R, V], R the last of `buckets`."""
+        self._replayed = Replayed(logits, buckets, self._on(logits.device))
 
     def logprobs(
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
@@ -89,7 +116,7 @@ class OnDevice:
     def _send(self, questions: Questions, device: torch.device) -> Questions:
         """Every array of the questions that is on the host, in one piece."""
         arrays = list(_arrays(questions))
-        starts = np.cumsum([0, *(ceil_div(array.numel(), _ALIGN) * _ALIGN for array in arrays)]).tolist()
+        starts = np.cumsum([0, *(ceil_div(array.numel(), ALIGN) * ALIGN for array in arrays)]).tolist()
         if self._stage is None or starts[-1] > len(self._stage.numbers):
             self._stage = self._on(device).stage(ceil_div(starts[-1], _WORDS) * _WORDS)
         self._stage.wait()

@@ -115,6 +115,11 @@ class GpuExecutor:
     def device(self) -> torch.device:
         return self._device
 
+    @property
+    def replayed_logits(self) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Where graphs leave the logits of their steps, and the numbers of rows that there are graphs for."""
+        return self._logits, self._taken
+
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
         """Why the network can't be run in this dtype, or ""."""

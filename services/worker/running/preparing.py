@@ -23,6 +23,9 @@ def prepare(
     for executor in _executors(target, head):
         executor.prepare()
     verifier.prepare(torch.zeros(2, vocab_size, device=target.device))
+    logits, buckets = target.replayed_logits
+    if buckets:
+        verifier.follow(logits, buckets)
     launch.seal()
     return lambda: {**target.steps, "compiled_late": launch.compiled_late()}
 

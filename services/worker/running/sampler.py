@@ -68,9 +68,9 @@ class Counts:
 class Sampler:
     """The sampling of one sequence."""
 
-    __slots__ = ("accepts_all", "bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "grammar",
-                 "held_back", "logprobs", "mask", "prompt_logprobs", "reasoning", "rows", "text",
-                 "words")  # fmt: skip
+    __slots__ = ("accepts_all", "bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "follows",
+                 "grammar", "held_back", "logprobs", "mask", "masked", "masked_late", "prompt_logprobs", "reasoning",
+                 "rows", "text", "words")  # fmt: skip
 
     def __init__(self, new: NewSequence, facts: Facts, grammars: Grammars | None = None) -> None:
         sampling = new.sampling
@@ -111,6 +111,10 @@ class Sampler:
         # The text that bad words are compared with.
         self.text: list[int] = []
         self.edited = bool(rule.penalised or bias or self.held_back or (self.bad_words and self.grammar is None))
+        # Masks that are computed while the model is; any mask; and what a step changes.
+        self.masked_late = self.rows is not None
+        self.masked = self.masked_late or self.mask is not None or self.reasoning is not None
+        self.follows = bool(self.counts or self.bad_words or self.grammar or self.reasoning)
         if self.bad_words:
             self.text += new.text[: new.prompt_tokens]
         self.commit(new.text[new.prompt_tokens :])
@@ -178,7 +182,10 @@ def questions_of(
 ) -> Questions:
     """The questions for these items, which are all verified, each with its sampler. `masked`: by sequence that has
     `rows`."""
-    masked = _to_limits(items, samplers, masked)
+    # Most steps have none.
+    any_masks = any(sampler.masked for sampler in samplers)
+    if any_masks:
+        masked = _to_limits(items, samplers, masked)
     sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
@@ -204,7 +211,7 @@ def questions_of(
         drafted=torch.from_numpy(drafted),
         parents=torch.from_numpy(parents),
         edits=_edits(items, samplers) if any(sampler.edited for sampler in samplers) else None,
-        masks=_masks(items, samplers, masked),
+        masks=_masks(items, samplers, masked) if any_masks else None,
         draft_probs=_draft_probs(items, begins, vocab_size),
     )
 

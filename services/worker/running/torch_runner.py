@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import torch
 
-from kernels.verify.questions import Answers
+from kernels.verify.questions import Answers, Questions
 from models.batch import Stretch
 from models.executor import Output
 from services.api.drafter import Draft
@@ -30,7 +31,7 @@ from services.worker.running.pooling import Pool, pool
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
-from services.worker.running.verifier import Verifier
+from services.worker.running.verifier import UnderWay, Verifier, VerifierElsewhere
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
@@ -83,6 +84,17 @@ class NoDrafters:
         return []
 
 
+@dataclass(slots=True)
+class _Verification:
+    """Of a step, in the order of its verified items."""
+
+    items: list[SequenceWork]
+    samplers: list[Sampler]
+    questions: Questions
+    # Where it began with the step.
+    under_way: UnderWay | None = None
+
+
 class TorchRunner:
     """services/worker/running/runner.py's Runner."""
 
@@ -103,6 +115,7 @@ class TorchRunner:
         self._masking = Masking()
         self._work = Work()
         self._output: Output | None = None
+        self._verification: _Verification | None = None
         # What the drafters haven't read yet.
         self._finished: tuple[list[Verdict | None], torch.Tensor | None] | None = None
         self._began = 0.0
@@ -149,6 +162,7 @@ class TorchRunner:
                 self._model.copy_page(source, target)
             if self._model.elsewhere:
                 self._output = self._forward()
+                self._start_verification(self._output.logits)
 
     def finish(self) -> Result:
         with torch.inference_mode():
@@ -162,8 +176,9 @@ class TorchRunner:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
                 if item.pooled and item.verify and item.sequence_id not in embeddings:
                     verdicts[index] = Verdict([], 0, failure=NO_EMBEDDING)
-                if (verdict := verdicts[index]) is not None:
-                    self._samplers[item.sequence_id].commit(verdict.tokens)
+            for item, verdict in zip(work.items, verdicts, strict=True):
+                if verdict is not None and (sampler := self._samplers[item.sequence_id]).follows:
+                    sampler.commit(verdict.tokens)
             # A copy, because the model overwrites its own in the next step. It is made here, because a call into torch
             # behind `emit` lets the event loop run: it sends all of the step's tokens while the next step waits.
             self._finished = verdicts, None if output.features is None else output.features.clone()
@@ -203,12 +218,12 @@ class TorchRunner:
         items       a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0
         """
-        verified = [item for item in items if item.verify]
-        if not verified:
+        asked, self._verification = self._verification, None
+        if asked is None and (asked := self._asked(items, masked)) is None:
             return [None] * len(items)
-        samplers = [self._samplers[item.sequence_id] for item in verified]
-        questions = questions_of(verified, samplers, self.facts.vocab_size, masked)
-        answers = self._model.verifier.verify(logits, questions)
+        verified, samplers, questions = asked.items, asked.samplers, asked.questions
+        under_way = asked.under_way
+        answers = self._model.verifier.verify(logits, questions) if under_way is None else under_way.wait()
         begins: list[int] = questions.begins.tolist()
         verdicts = _verdicts(answers, begins)
         if masked:
@@ -224,6 +239,23 @@ class TorchRunner:
             self._add_logprobs(logits, samplers, verdicts, answers, begins)
         following = iter(verdicts)
         return [next(following) if item.verify else None for item in items]
+
+    def _start_verification(self, logits: torch.Tensor) -> None:
+        """Where all that it needs is known. Masks come beside the model; scores of prompts use the same logits."""
+        items = self._work.items
+        if any(item.scored or item.pooled or self._samplers[item.sequence_id].masked_late for item in items):
+            return
+        asked = self._asked(items, {})
+        if asked is not None:
+            asked.under_way = cast(VerifierElsewhere, self._model.verifier).start(logits, asked.questions)
+            self._verification = asked
+
+    def _asked(self, items: list[SequenceWork], masked: Mapping[int, RowMasks | None]) -> _Verification | None:
+        verified = [item for item in items if item.verify]
+        if not verified:
+            return None
+        samplers = [self._samplers[item.sequence_id] for item in verified]
+        return _Verification(verified, samplers, questions_of(verified, samplers, self.facts.vocab_size, masked))
 
     def _keep(self, items: list[SequenceWork], answers: Answers, begins: list[int]) -> None:
         """Keys and values of a tree's accepted path move to where a chain's would be."""
@@ -289,7 +321,8 @@ def _within(verdict: Verdict, path: list[int], masks: RowMasks | None, rows: Row
 
 def _rows(item: SequenceWork) -> Stretch:
     tokens, draft = item.tokens, item.draft
+    following = draft.tokens
     return Stretch(
-        tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents, state=item.state,
-        settled=item.position,
+        tokens + following if following else tokens, item.start, item.pages, item.logits_from, draft.parents,
+        state=item.state, settled=item.position,
     )  # fmt: skip

@@ -25,6 +25,18 @@ class Verifier(Protocol):
         ...
 
 
+class UnderWay(Protocol):
+    def wait(self) -> Answers: ...
+
+
+class VerifierElsewhere(Verifier, Protocol):
+    """On a device that computes while the host goes on."""
+
+    def start(self, logits: torch.Tensor, questions: Questions) -> UnderWay:
+        """`verify`, without waiting for the device."""
+        ...
+
+
 def verifier(executor: str) -> Verifier:
     """The verifier for the device on which this executor (models/choose.py) leaves its logits."""
     if executor == "triton":

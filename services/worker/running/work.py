@@ -80,7 +80,8 @@ class SequenceWork(NamedTuple):
     @property
     def logits_from(self) -> int:
         """The first of `tokens` whose row has logits; their number: only rows of the draft have some, or none."""
-        return len(self.tokens) - self.verify - self.unverified
+        without = len(self.tokens) - self.verify
+        return without - self.unverified if self.scored or self.pooled else without
 
     @property
     def unverified(self) -> int:

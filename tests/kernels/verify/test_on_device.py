@@ -102,6 +102,73 @@ def test_probabilities_that_no_rule_reads_are_not_sent(monkeypatch: pytest.Monke
     assert seen[0].draft_probs is None
 
 
+def asked_in(logits: torch.Tensor, seed: int, rules: Sequence[Rule], lengths: Sequence[int]) -> Questions:
+    """Chains of what is likely, and of what isn't."""
+    chance, asked, row = torch.Generator().manual_seed(seed), [], 0
+    for place, (rule, length) in enumerate(zip(rules, lengths, strict=True)):
+        draft = logits[row : row + length].argmax(-1)
+        wrong = torch.randint(0, 4, (length,), generator=chance) == 0
+        asked.append(Asked(rule, position=7 * seed + place, draft=torch.where(wrong, draft // 2, draft).tolist()))
+        row += length + 1
+    return gather(asked, logits.shape[1])
+
+
+SAMPLED, FILTERED = Rule(temperature=0.9, seed=5), Rule(temperature=0.9, seed=6, top_k=8, top_p=0.9)
+
+
+@pytest.mark.parametrize(
+    ("rules", "lengths"),
+    [
+        ([Rule()] * 3, (2, 0, 3)),
+        ([SAMPLED], (0,)),
+        ([Rule(), FILTERED, SAMPLED], (0, 4, 1)),
+        ([Rule()] * 8, (0,) * 8),
+    ],
+)
+def test_logits_in_their_place_are_verified_by_graphs(
+    rules: Sequence[Rule], lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the references' answers, batch after batch; nothing is launched one by one."""
+    verifier, place = OnDevice(), torch.zeros(8, 100, device=device())
+    verifier.follow(place, (1, 2, 4, 8))
+    monkeypatch.setattr(OnDevice, "_send", lambda *given: pytest.fail("launched one by one"))
+    for seed in range(3):
+        logits = torch.randn(8, 100, generator=torch.Generator().manual_seed(seed)) * 3
+        place.copy_(logits)
+        rows = sum(lengths) + len(lengths)
+        questions = asked_in(logits, seed, rules, lengths)
+        assert_same(verifier.verify(place[:rows], questions), logits[:rows], questions)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        # Scores that are edited, masked, judged otherwise; and more rows than a graph has.
+        (Asked(Rule(presence_penalty=0.5), seen={3: 1}), 1),
+        (Asked(Rule(), allowed=[4, 9]), 1),
+        (Asked(Rule(temperature=1.0, strategy=REJECTION), draft=[3]), 2),
+        (Asked(Rule(), draft=[3, 4, 5, 6]), 5),
+    ],
+)
+def test_what_no_graph_is_for_is_launched_one_by_one(asked: Asked, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier, seen = OnDevice(), []
+    place = torch.randn(8, 100, generator=torch.Generator().manual_seed(1)).to(device())
+    verifier.follow(place, (1, 2, 4))
+    send = OnDevice._send
+    monkeypatch.setattr(OnDevice, "_send", lambda *given: seen.append(given) or send(*given))
+    questions = gather([asked], 100)
+    assert_same(verifier.verify(place[:rows], questions), place[:rows].cpu().clone(), questions)
+    assert len(seen) == 1
+
+
+def test_other_logits_are_not_taken_for_those_of_the_graphs() -> None:
+    verifier = OnDevice()
+    verifier.follow(torch.zeros(2, 100, device=device()), (1, 2))
+    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(4))
+    questions = gather([Asked(Rule()), Asked(Rule())], 100)
+    assert_same(verifier.verify(logits.to(device()), questions), logits, questions)
+
+
 def test_log_probabilities_are_the_references() -> None:
     logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(2))
     rows, tokens = torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([5, 99, 0], dtype=torch.int32)

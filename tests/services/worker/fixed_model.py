@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 
@@ -11,7 +12,7 @@ from models.batch import Stretch
 from models.executor import Output
 from services.worker.running.mock import BRANCH_PAGES
 from services.worker.running.runner import Facts
-from services.worker.running.verifier import verifier
+from services.worker.running.verifier import UnderWay, verifier
 
 
 class FixedModel:
@@ -43,6 +44,10 @@ class FixedModel:
     def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
         self.notes.append("verify")
         return self._judge.verify(logits, questions)
+
+    def start(self, logits: torch.Tensor, questions: Questions) -> UnderWay:
+        answers = self.verify(logits, questions)
+        return SimpleNamespace(wait=lambda: answers)
 
     def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
         self.kept += paths

@@ -155,7 +155,7 @@ def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "notes"), [(True, ["forward", "host", "verify"]), (False, ["host", "forward", "verify"])]
+    ("elsewhere", "notes"), [(True, ["forward", "verify", "host"]), (False, ["host", "forward", "verify"])]
 )
 def test_on_a_device_a_step_is_under_way_when_its_launch_returns(elsewhere: bool, notes: list[str]) -> None:
     model = FixedModel(elsewhere=elsewhere)

@@ -1,0 +1,91 @@
+"""Verification as CUDA graphs, for logits that a step's graph leaves in a place of their own: one graph for each bucket
+of rows and kind of rules. What is asked is put where the graphs read it, with one copy.
+
+    begins | drafted | parents | rules ──one copy──▶ a graph ──▶ answers ──one copy──▶ host
+
+A graph is made for as many sequences as rows; those that a batch doesn't have, have no rows. Scores that are edited,
+masks, probabilities of drafts and other strategies than `target_match` are launched one by one (on_device.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from kernels.device import Device, Fetched
+from kernels.launch import ceil_div
+from kernels.verify import fused
+from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace
+from kernels.verify.questions import WORDS, Questions
+
+# What graphs are captured for: greedy; sampled; sampled with top_k, top_p or min_p. Each answers those before it, too.
+KINDS = (
+    Launches(penalties=False, sampled=False, filters=False, judged=False),
+    Launches(penalties=False, sampled=True, filters=False, judged=False),
+    Launches(penalties=False, sampled=True, filters=True, judged=False),
+)
+
+
+class Replayed:
+    def __init__(self, logits: torch.Tensor, buckets: Sequence[int], device: Device) -> None:
+        """`logits` [R, V] of the largest bucket; those of a step are its first rows."""
+        self._logits, self._buckets, self._device = logits, tuple(buckets), device
+        most = self._buckets[-1]
+        sizes = (most + 1, most, most, most * WORDS)
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + ceil_div(size, ALIGN) * ALIGN)
+        self._stage = stage = device.stage(starts[-1])
+        self._rules_at = starts[3]
+        places = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+        self._begins, self._drafted, self._parents, rules = (stage.numbers[at] for at in places)
+        self._rules = rules.reshape(most, WORDS)
+        self._there = [stage.there[at] for at in places]
+        self._works = {
+            rows: Workspace(Sizes(rows, rows, 0, logits.dtype, logits.device)) for rows in self._buckets
+        }
+        # The largest first: smaller ones fit into the memory it took.
+        self._graphs = {
+            (kind, rows): device.capture(partial(self._run, KINDS[kind], rows))
+            for rows in reversed(self._buckets)
+            for kind in range(len(KINDS))
+        }
+
+    def reads(self, logits: torch.Tensor) -> bool:
+        return logits.data_ptr() == self._logits.data_ptr()
+
+    def start(self, questions: Questions, needs: Launches) -> tuple[Fetched, list[int]] | None:
+        """A workspace's answers under way, and its pieces; None: no graph is for this."""
+        if questions.edits is not None or questions.masks is not None or questions.draft_probs is not None:
+            return None
+        rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
+        kind, place = _kind_of(needs), bisect_left(self._buckets, rows)
+        if kind is None or place == len(self._buckets):
+            return None
+        bucket = self._buckets[place]
+        self._stage.wait()
+        self._begins[: sequences + 1] = questions.begins.numpy()
+        self._begins[sequences + 1 : bucket + 1] = rows
+        self._drafted[:rows] = questions.drafted.numpy()
+        self._parents[:rows] = questions.parents.numpy()
+        self._rules[:sequences] = questions.rules.numpy()
+        self._stage.send(self._rules_at + sequences * WORDS)
+        self._graphs[kind, bucket]()
+        work = self._works[bucket]
+        return self._device.fetch(work.told), work.pieces
+
+    def _run(self, needs: Launches, rows: int) -> None:
+        begins, drafted, parents, rules = self._there
+        questions = Questions(
+            rules[: rows * WORDS].view(rows, WORDS), begins[: rows + 1], drafted[:rows], parents[:rows]
+        )
+        fused.verify(self._logits[:rows], questions, self._works[rows], needs)
+
+
+def _kind_of(needs: Launches) -> int | None:
+    if needs.penalties or needs.judged:
+        return None
+    return 2 if needs.searched else int(needs.sampled)
