@@ -174,6 +174,6 @@ class Sharing:
     # Checks ---------------------------------------------------------------------------------------------
 
     def check_idle(self) -> None:
-        self.cache.check()
+        """By counts: a request that arrives meanwhile would wait for a look at a GPU's hundred thousand pages."""
         assert not self._underway and not self._prompts, "nothing is underway when no sequence runs"
         self.held.check()
