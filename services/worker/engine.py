@@ -64,7 +64,7 @@ class Engine:
         workers have asked for."""
         self.scheduler = scheduler
         self.drafts = drafts
-        self.answers = Deliveries(deliver)
+        self.answers = Deliveries(deliver, now)
         self._runner = runner
         self._failed = failed
         self._now = now
@@ -158,7 +158,7 @@ class Engine:
         began = self._now()
         self._runner.launch(work)
         self._take()
-        self._emit()
+        self._emit(more_soon=not any(len(item.tokens) > 1 for item in work.items))
         self.drafts.ask_ahead(work)
         result = self._runner.finish()
         self._progress_at = ended = self._now()
@@ -179,9 +179,9 @@ class Engine:
         if not self._overlaps or not self.scheduler.has_work:
             self._emit()
 
-    def _emit(self) -> None:
+    def _emit(self, more_soon: bool = False) -> None:
         """What the next step doesn't need of the last one."""
-        self.answers.send()
+        self.answers.send(more_soon)
         if self._unlearned is not None:
             (work, result), self._unlearned = self._unlearned, None
             size = size_of(work.items)

@@ -74,7 +74,7 @@ class Outlet:
         if not tokens:
             return self._held.pop(0)
         del self._held[: len(tokens)]
-        return tokens[0] if len(tokens) == 1 else joined(tokens)
+        return joined(tokens)
 
 
 class Pushed(Protocol):
@@ -84,21 +84,33 @@ class Pushed(Protocol):
 
 
 def push_all(outlets: Mapping[int, Pushed], answers: list[events.Answer]) -> None:
-    """What a step gave, to each request that still reads."""
+    """What steps gave, to each request that still reads; tokens of several steps as one message."""
+    waiting: dict[int, list[Tokens]] = {}
     for each in answers:
-        if (outlet := outlets.get(each.sequence_id)) is None:
+        if isinstance(each, events.Emit) and each.tokens.prompt_logprobs is None:
+            waiting.setdefault(each.sequence_id, []).append(each.tokens)
             continue
+        outlet, before = outlets.get(each.sequence_id), waiting.pop(each.sequence_id, [])
+        if outlet is None:
+            continue
+        if before:
+            outlet.push(joined(before))
         if isinstance(each, events.Emit):
             outlet.push(each.tokens)
         elif isinstance(each, events.Finish):
             outlet.push(each.finished)
         else:
             outlet.push(each.failed)
+    for sequence_id, parts in waiting.items():
+        if (outlet := outlets.get(sequence_id)) is not None:
+            outlet.push(joined(parts))
 
 
 def joined(parts: list[Tokens]) -> Tokens:
     """Consecutive Tokens messages as one."""
     first = parts[0]
+    if len(parts) == 1:
+        return first
     logprobs = None
     if first.logprobs is not None:
         logprobs = [value for part in parts for value in part.logprobs or ()]
