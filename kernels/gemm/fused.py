@@ -2,13 +2,13 @@
 
 Tile shape and the cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
 ranges; a range is summed in steps of BLOCK_K, and the ranges' sums are added in ascending order. With few rows
-each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and a
-second kernel adds; with many, one program walks all ranges. Both do the same additions in the same order.
+each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and the last
+of them adds (ranges.py); with many, one program walks all ranges. Both do the same additions in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -16,6 +16,7 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
+from kernels.gemm.ranges import in_ranges, put, put_as_the_last
 from kernels.gemm.tiles import Tile, measured
 from kernels.launch import architecture, ceil_div, launch
 
@@ -27,7 +28,6 @@ _ENOUGH_PROGRAMS = 256
 _MAX_SPLITS = 8
 # Columns from which tiles of 128 are enough programs.
 _WIDE = 8192
-_ADD_BLOCK = 1024
 
 
 @triton.jit
@@ -52,12 +52,12 @@ def _dot_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
-    x, weight, bias, out, rows,
+    x, weight, bias, out, partial, arrived, rows,
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
     APART: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the output; or, ranges apart, of one range's sums: out [splits, rows, columns] float32, no bias."""
+    """A tile of the output; or, ranges apart, of one range's sums, and the last to arrive adds them (ranges.py)."""
     wait_for_kernel_before()
     # Tiles of the same columns run beside each other: the weight is read once, and x stays in the cache.
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -69,7 +69,10 @@ def linear_kernel(
         total = _dot_range(
             x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
         )
-        out += split.to(tl.int64) * rows * columns
+        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
+        put_as_the_last(
+            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
+        )
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -77,10 +80,7 @@ def linear_kernel(
             total += _dot_range(
                 x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
             )
-        if HAS_BIAS:
-            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -104,24 +104,6 @@ def linear_by_head_kernel(
     tl.store(to, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def add_ranges_kernel(
-    partial, bias, out, rows,
-    columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out = Σ partial in ascending order + bias."""
-    wait_for_kernel_before()
-    row = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = n < columns
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for split in range(SPLITS):
-        total += tl.load(partial + (split * rows + row) * columns + n, mask=inside, other=0.0)
-    if HAS_BIAS:
-        total += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * columns + n, total.to(out.dtype.element_ty), mask=inside)
-
-
 def linear(
     x: torch.Tensor,  # [R, K], rows may stand further apart
     weight: torch.Tensor,  # [N, K]
@@ -140,35 +122,15 @@ def linear(
         return out
     dtype = torch.promote_types(x.dtype, weight.dtype)
     blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
-    shape = {"columns": columns, "inputs": inputs, "x_stride": x.stride(0), "range_length": length}
-
-    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
-        grid = (ceil_div(rows, BLOCK_M), ceil_div(columns, blocks["BLOCK_N"]), splits if apart else 1)
-        added = x if bias is None else bias
-        launch(linear_kernel, grid, x, weight, added, to, rows, **shape, APART=apart, HAS_BIAS=has_bias, **blocks)
-
-    in_ranges(start, out, bias, splits, BLOCK_M)
-    return out
-
-
-def in_ranges(
-    start: Callable[[torch.Tensor, bool, bool], None],
-    out: torch.Tensor,
-    bias: torch.Tensor | None,
-    splits: int,
-    few_rows: int,
-) -> None:
-    """`start(to, apart, has_bias)` a linear: its ranges as programs of their own where there are few rows."""
-    rows, columns = out.shape
-    if splits == 1 or rows > few_rows:
-        start(out, False, bias is not None)
-        return
-    partial = torch.empty(splits, rows, columns, dtype=torch.float32, device=out.device)
-    start(partial, True, False)
+    tiles = ceil_div(columns, blocks["BLOCK_N"])
+    programs, partial, arrived = in_ranges(out, splits, BLOCK_M, tiles)
     launch(
-        add_ranges_kernel, (ceil_div(columns, _ADD_BLOCK), rows), partial, out if bias is None else bias, out, rows,
-        columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, BLOCK=_ADD_BLOCK,
+        linear_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
+        x, weight, x if bias is None else bias, out, partial, arrived, rows,
+        columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
+        APART=programs > 1, HAS_BIAS=bias is not None, **blocks,
     )  # fmt: skip
+    return out
 
 
 def linear_by_head(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
@@ -223,10 +185,11 @@ def compilations(arch: int) -> Iterator[Compilation]:
         tile, splits, length = tile_of(columns, 4096, dtype)
         tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length}
         stages = tile.pop("stages")
-        types = dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"rows": "i32"}
+        types = dict.fromkeys(("x", "weight", "bias", "out"), f"*{kind}")
+        types |= {"rows": "i32", "partial": "*fp32", "arrived": "*i32"}
         for apart in (False, True) if splits > 1 else (False,):
-            constants = tile | {"APART": apart, "HAS_BIAS": not apart}
-            signature = signature_of(linear_kernel, types | {"out": "*fp32" if apart else f"*{kind}"}, constants)
+            constants = tile | {"APART": apart, "HAS_BIAS": True}
+            signature = signature_of(linear_kernel, types, constants)
             name = f"linear {kind} {columns}{' in ranges' if apart else ''}"
             yield Compilation(name, linear_kernel, signature, constants, stages=stages)
     # DeepSeek-V3's queries, against latents instead of keys.
@@ -236,7 +199,3 @@ def compilations(arch: int) -> Iterator[Compilation]:
     types = dict.fromkeys(("x", "weight", "out"), "*bf16") | {"rows": "i32"}
     signature = signature_of(linear_by_head_kernel, types, tile)
     yield Compilation("linear_by_head", linear_by_head_kernel, signature, tile, stages=stages)
-    constants = {"columns": 4096, "SPLITS": 4, "HAS_BIAS": True, "BLOCK": _ADD_BLOCK}
-    types = {"partial": "*fp32", "bias": "*bf16", "out": "*bf16", "rows": "i32"}
-    signature = signature_of(add_ranges_kernel, types, constants)
-    yield Compilation("add_ranges", add_ranges_kernel, signature, constants)

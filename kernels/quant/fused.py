@@ -21,7 +21,8 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
-from kernels.gemm.fused import BLOCK_M, in_ranges, range_length
+from kernels.gemm.fused import BLOCK_M, range_length
+from kernels.gemm.ranges import in_ranges, put, put_as_the_last
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.reference import E4M3, INT8, SMALLEST
 
@@ -136,7 +137,7 @@ def _fp8_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_fp8_kernel(
-    x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
+    x, row_scales, weight, scales, bias, out, partial, arrived, rows, columns: tl.constexpr, inputs: tl.constexpr,
     range_length: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
     APART: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -152,7 +153,10 @@ def linear_fp8_kernel(
             x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
             tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
-        out += split.to(tl.int64) * rows * columns
+        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
+        put_as_the_last(
+            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
+        )
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -160,10 +164,7 @@ def linear_fp8_kernel(
                 x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
                 tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-        if HAS_BIAS:
-            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
 
 
 @triton.jit
@@ -230,7 +231,7 @@ def coded_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_coded_kernel(
-    x, codes, scales, zeros, groups, bias, out, rows,
+    x, codes, scales, zeros, groups, bias, out, partial, arrived, rows,
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
     KIND: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
@@ -249,7 +250,10 @@ def linear_coded_kernel(
             tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
             ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
         )  # fmt: skip
-        out += split.to(tl.int64) * rows * columns
+        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
+        put_as_the_last(
+            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
+        )
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -258,10 +262,7 @@ def linear_coded_kernel(
                 tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
                 ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
             )  # fmt: skip
-        if HAS_BIAS:
-            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -329,16 +330,14 @@ def linear_fp8(
     tile = fp8_tile_of(inputs, group)
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
     added = row_scales if bias is None else bias
-
-    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
-        splits = ceil_div(inputs, length) if apart else 1
-        launch(
-            linear_fp8_kernel, (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits),
-            codes, row_scales, weight, scales, added, to, rows, columns=columns, inputs=inputs, range_length=length,
-            GROUPS=groups, GROUP=group, ROWS_OF_A_SCALE=block_rows, APART=apart, HAS_BIAS=has_bias, **tile,
-        )  # fmt: skip
-
-    in_ranges(start, out, bias, ceil_div(inputs, length), BLOCK_M)
+    tiles = ceil_div(columns, tile["BLOCK_N"])
+    programs, partial, arrived = in_ranges(out, ceil_div(inputs, length), BLOCK_M, tiles)
+    launch(
+        linear_fp8_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
+        codes, row_scales, weight, scales, added, out, partial, arrived, rows,
+        columns=columns, inputs=inputs, range_length=length, GROUPS=groups, GROUP=group, ROWS_OF_A_SCALE=block_rows,
+        APART=programs > 1, HAS_BIAS=bias is not None, **tile,
+    )  # fmt: skip
     return out
 
 
@@ -366,16 +365,13 @@ def linear_coded(
         "HAS_ZEROS": zeros is not None, "HAS_GROUPS": groups is not None,
     }  # fmt: skip
     raw = codes.view(torch.uint8) if kind == 1 else codes
-
-    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
-        splits = ceil_div(inputs, length) if apart else 1
-        launch(
-            linear_coded_kernel, (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits),
-            x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added, to, rows,
-            **constants, APART=apart, HAS_BIAS=has_bias, **tile,
-        )  # fmt: skip
-
-    in_ranges(start, out, bias, ceil_div(inputs, length), BLOCK_M)
+    tiles = ceil_div(columns, tile["BLOCK_N"])
+    programs, partial, arrived = in_ranges(out, ceil_div(inputs, length), BLOCK_M, tiles)
+    launch(
+        linear_coded_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
+        x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added, out,
+        partial, arrived, rows, **constants, APART=programs > 1, HAS_BIAS=bias is not None, **tile,
+    )  # fmt: skip
     return out
 
 
@@ -411,7 +407,8 @@ def coded_tile_of(inputs: int, group: int, dtype: torch.dtype) -> dict[str, int]
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    types = dict.fromkeys(("scales", "row_scales"), "*fp32") | {"rows": "i32", "bias": "*bf16", "out": "*bf16"}
+    types = dict.fromkeys(("scales", "row_scales", "partial"), "*fp32") | dict.fromkeys(("bias", "out"), "*bf16")
+    types |= {"rows": "i32", "arrived": "*i32"}
     shape = {"columns": 4096, "inputs": 7168}
 
     def one(name: str, kernel: Any, constants: dict[str, Any], **pointers: str) -> Compilation:
@@ -427,12 +424,12 @@ def compilations(arch: int) -> Iterator[Compilation]:
         tile = shape | {"HAS_BIAS": True} | int8_tile_of(rows)
         yield one(f"linear_int8 {rows} rows", linear_int8_kernel, tile, x="*i8", weight="*i8")
     for name, group, of in (("blocks", 128, 128), ("one scale", 7168, 4096)) if arch >= FP8_FROM else ():
-        tile = shape | {"GROUPS": 7168 // group, "GROUP": group, "ROWS_OF_A_SCALE": of} | fp8_tile_of(7168, group)
+        tile = shape | {"GROUPS": 7168 // group, "GROUP": group, "ROWS_OF_A_SCALE": of, "HAS_BIAS": True}
+        tile |= fp8_tile_of(7168, group)
         tile |= {"range_length": range_length(4096, 7168, tile["BLOCK_N"], tile["BLOCK_K"])}
-        for apart, out in ((False, "*bf16"), (True, "*fp32")):
-            tile = tile | {"APART": apart, "HAS_BIAS": not apart}
+        for apart in (False, True):
             told = f"linear_fp8 {name}{' in ranges' if apart else ''}"
-            yield one(told, linear_fp8_kernel, tile, x="*fp8e4nv", weight="*fp8e4nv", out=out)
+            yield one(told, linear_fp8_kernel, tile | {"APART": apart}, x="*fp8e4nv", weight="*fp8e4nv")
     for name, kind, groups, has_zeros, any_order in (
         ("int8", 0, 1, False, False),
         ("fp8", 1, 56, False, False),
@@ -442,7 +439,9 @@ def compilations(arch: int) -> Iterator[Compilation]:
         group = 7168 // groups
         tile = shape | coded_tile_of(7168, 0 if any_order else group, torch.bfloat16) | {"KIND": kind}
         tile |= {"x_stride": 7168, "GROUPS": groups, "GROUP": group, "ROWS_OF_A_SCALE": 128 if kind == 1 else 1}
-        tile |= {"HAS_ZEROS": has_zeros, "HAS_GROUPS": any_order, "APART": False, "HAS_BIAS": True}
+        tile |= {"HAS_ZEROS": has_zeros, "HAS_GROUPS": any_order, "HAS_BIAS": True}
         tile |= {"range_length": range_length(4096, 7168, tile["BLOCK_N"], tile["BLOCK_K"])}
         pointers = {"x": "*bf16", "codes": "*i8" if kind == 0 else "*u8", "zeros": "*i16", "groups": "*i32"}
-        yield one(f"linear_coded {name}", linear_coded_kernel, tile, **pointers)
+        for apart in (False, True) if name == "int4" else (False,):
+            told = f"linear_coded {name}{' in ranges' if apart else ''}"
+            yield one(told, linear_coded_kernel, tile | {"APART": apart}, **pointers)

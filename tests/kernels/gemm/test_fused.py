@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels import interpreter
 from kernels.gemm import reference
 from kernels.gemm.fused import BLOCK_M, linear, linear_by_head, tile_of
+from kernels.gemm.tiles import Tile
+from kernels.launch import noting
 from kernels.testing import assert_close, assert_same_bits, poisoned, random
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -71,3 +74,24 @@ def test_every_head_has_a_weight_of_its_own(dtype: torch.dtype) -> None:
     alone = torch.empty_like(outs[0][2:3])
     linear_by_head(x[2:3, :, :33], weight, alone[..., :40])
     assert_same_bits(alone[..., :40], outs[0][2:3, :, :40])
+
+
+@pytest.mark.skipif(not interpreter.in_use(), reason="programs of a device arrive as they like")
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_ranges_add_up_to_the_same_bits_whoever_arrives_last(
+    order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    tile, place = Tile(32, 32, 2, 4, splits=4), InterpreterBuilder.set_grid_idx
+    x, weight, bias = example(20, 70, 128, torch.bfloat16)
+    options = {"out_dtype": torch.float32, "tile": tile}
+    many = linear(x.repeat(4, 1), weight, bias, **options)[:20]
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", lambda self, m, n, k: place(self, m, n, order[k]))
+    for _ in range(2):
+        with noting() as launches:
+            assert_same_bits(linear(x, weight, bias, **options), many)
+        [launched] = launches
+        assert launched.grid == (1, 3, 4)
+        # As the next launch needs them, a graph's too.
+        assert not launched.args[5].any()
