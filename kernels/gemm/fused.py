@@ -16,9 +16,11 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
-from kernels.gemm.ranges import in_ranges, put, put_as_the_last
+from kernels.gemm.ending import put
+from kernels.gemm.ranges import in_ranges, put_as_the_last
 from kernels.gemm.tiles import Tile, measured
 from kernels.launch import architecture, ceil_div, launch
+from kernels.norm_rope_act.fused import ACTIVATIONS
 
 # Rows of a tile, also for one row: 64 is what the matrix instructions of sm_90 and sm_100 take, and while a step
 # waits for weights the arithmetic of empty rows is free (README.md).
@@ -56,6 +58,7 @@ def linear_kernel(
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
     APART: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """A tile of the output; or, ranges apart, of one range's sums, and the last to arrive adds them (ranges.py)."""
     wait_for_kernel_before()
@@ -71,7 +74,7 @@ def linear_kernel(
         )
         SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
         put_as_the_last(
-            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
+            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N, ACTIVATION, LIMIT
         )
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -80,7 +83,7 @@ def linear_kernel(
             total += _dot_range(
                 x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
             )
-        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
+        put(total, bias, out, rows, columns, m, n, HAS_BIAS, ACTIVATION, LIMIT)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -111,24 +114,31 @@ def linear(
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,  # [R, N], contiguous
     tile: Tile | None = None,
+    activation: str = "",
+    limit: float = 0.0,
 ) -> torch.Tensor:  # [R, N]
-    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. `tile`: in place of the weight's own, to measure."""
+    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. `tile`: in place of the weight's own, to measure.
+
+    With an `activation`, the weight's rows are gates and ups by turns (`interleaved`), and what `gated` makes of the
+    rounded product is given: [R, N / 2]."""
     assert x.stride(1) == 1 and weight.is_contiguous() and x.shape[1] == weight.shape[1]
     (rows, inputs), columns = x.shape, weight.shape[0]
+    width = columns // 2 if activation else columns
     if out is None:
-        out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
-    assert out.shape == (rows, columns) and out.is_contiguous()
+        out = torch.empty(rows, width, dtype=out_dtype or x.dtype, device=x.device)
+    assert out.shape == (rows, width) and out.is_contiguous()
     if rows == 0:
         return out
     dtype = torch.promote_types(x.dtype, weight.dtype)
     blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
     tiles = ceil_div(columns, blocks["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, splits, BLOCK_M, tiles)
+    programs, partial, arrived = in_ranges(out, columns, splits, BLOCK_M, tiles)
     launch(
         linear_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
         x, weight, x if bias is None else bias, out, partial, arrived, rows,
         columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
-        APART=programs > 1, HAS_BIAS=bias is not None, **blocks,
+        APART=programs > 1, HAS_BIAS=bias is not None,
+        ACTIVATION=ACTIVATIONS.index(activation) if activation else -1, LIMIT=float(limit), **blocks,
     )  # fmt: skip
     return out
 
@@ -177,20 +187,24 @@ def range_length(columns: int, inputs: int, block_n: int, block_k: int, splits: 
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    for kind, dtype, columns in (
-        ("bf16", torch.bfloat16, 4096),
-        ("bf16", torch.bfloat16, 28672),
-        ("fp32", torch.float32, 4096),
+    for kind, dtype, columns, activation in (
+        ("bf16", torch.bfloat16, 4096, ""),
+        ("bf16", torch.bfloat16, 3072, "silu"),
+        ("bf16", torch.bfloat16, 28672, ""),
+        ("bf16", torch.bfloat16, 28672, "silu"),
+        ("fp32", torch.float32, 4096, ""),
+        ("fp32", torch.float32, 4096, "gelu_tanh"),
     ):
         tile, splits, length = tile_of(columns, 4096, dtype)
-        tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length}
+        tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length, "HAS_BIAS": True}
+        tile |= {"ACTIVATION": ACTIVATIONS.index(activation) if activation else -1, "LIMIT": 0.0}
         stages = tile.pop("stages")
         types = dict.fromkeys(("x", "weight", "bias", "out"), f"*{kind}")
         types |= {"rows": "i32", "partial": "*fp32", "arrived": "*i32"}
         for apart in (False, True) if splits > 1 else (False,):
-            constants = tile | {"APART": apart, "HAS_BIAS": True}
+            constants = tile | {"APART": apart}
             signature = signature_of(linear_kernel, types, constants)
-            name = f"linear {kind} {columns}{' in ranges' if apart else ''}"
+            name = f"linear {kind} {columns}{' in ranges' if apart else ''}{f', {activation}' if activation else ''}"
             yield Compilation(name, linear_kernel, signature, constants, stages=stages)
     # DeepSeek-V3's queries, against latents instead of keys.
     tile = tile_of(512, 128, torch.bfloat16)[0] | {"columns": 512, "inputs": 128, "x_stride": 24576, "x_head": 192}

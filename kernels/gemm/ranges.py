@@ -20,24 +20,17 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.gemm.ending import put
 from kernels.launch import power_of_two
 
 _LEAST_COUNTS = 1024
 
 
 @triton.jit
-def put(total, bias, out, rows, columns: tl.constexpr, m, n, HAS_BIAS: tl.constexpr):
-    """Sums of rows m and columns n: the bias is added, and they are written in out's dtype."""
-    if HAS_BIAS:
-        total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def put_as_the_last(
     total, partial, arrived, bias, out, rows, columns: tl.constexpr, m, n, split,
-    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr = -1,
+    LIMIT: tl.constexpr = 0.0,
 ):  # fmt: skip
     """Leave a range's sums, of all rows that there are; the last of a tile's programs puts the sums of all ranges."""
     of_a_range = rows.to(tl.int64) * columns
@@ -56,15 +49,18 @@ def put_as_the_last(
             for other in tl.static_range(SPLITS):
                 # From the L2: others wrote them.
                 added += tl.load(at + other * of_a_range, mask=there, other=0.0, cache_modifier=".cg")
-            put(added, bias, out, rows, columns, some, n, HAS_BIAS)
+            put(added, bias, out, rows, columns, some, n, HAS_BIAS, ACTIVATION, LIMIT)
         tl.store(tile, 0)
 
 
-def in_ranges(out: torch.Tensor, splits: int, few_rows: int, tiles: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """Programs of a tile of out [R, N], which has `tiles` beside each other; their partial sums and their counts."""
+def in_ranges(
+    out: torch.Tensor, columns: int, splits: int, few_rows: int, tiles: int
+) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Programs of a tile of out's rows and so many `columns` of sums, with `tiles` beside each other; the memory for
+    their partial sums, and their counts."""
     if splits == 1 or len(out) > few_rows:
         return 1, out, out
-    partial = torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
+    partial = torch.empty(splits, len(out), columns, dtype=torch.float32, device=out.device)
     return splits, partial, _counts(out.device, power_of_two(tiles, _LEAST_COUNTS))
 
 

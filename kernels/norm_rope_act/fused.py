@@ -85,7 +85,23 @@ def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.cons
     tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
-_ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
+ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
+
+
+@triton.jit
+def activated(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr):
+    """f(gate) · up; f(gate) = gate · sigmoid of gate, or of GELU's polynomial. Clamped: (up + 1) · gate ·
+    sigmoid(1.702 · gate)."""
+    by = gate
+    if ACTIVATION == 1:
+        # 2·√(2/π).
+        by = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    if ACTIVATION == 2:
+        # What is no number stays.
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1.0
+        by = 1.702 * gate
+    return gate / (1.0 + tl.exp(-by)) * up
 
 
 @triton.jit
@@ -93,8 +109,7 @@ def gated_kernel(
     gate_up, bias, experts, out, width: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out = f(gate) · up, of rows that hold gate and up side by side; f(gate) = gate · sigmoid of gate, or of GELU's
-    polynomial. Clamped: (up + 1) · gate · sigmoid(1.702 · gate). `bias` is that of the row's expert."""
+    """out = f(gate) · up, of rows that hold gate and up side by side. `bias` is that of the row's expert."""
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -105,16 +120,7 @@ def gated_kernel(
         own = bias + tl.maximum(tl.load(experts + row), 0).to(tl.int64) * 2 * width
         gate += tl.load(own + at, mask=inside, other=0.0)
         up += tl.load(own + width + at, mask=inside, other=0.0)
-    by = gate
-    if ACTIVATION == 1:
-        # 2·√(2/π).
-        by = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-    if ACTIVATION == 2:
-        # What is no number stays.
-        gate = tl.where(gate > LIMIT, LIMIT, gate)
-        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1.0
-        by = 1.702 * gate
-    gated = gate / (1.0 + tl.exp(-by)) * up
+    gated = activated(gate, up, ACTIVATION, LIMIT)
     tl.store(out + row * width + at, gated.to(out.dtype.element_ty), mask=inside)
 
 
@@ -206,7 +212,7 @@ def gated(
     block = min(PIECE, power_of_two(width))
     launch(
         gated_kernel, (rows, ceil_div(width, block)), gate_up, gate_up if bias is None else bias,
-        gate_up if experts is None else experts, out, width=width, ACTIVATION=_ACTIVATIONS.index(activation),
+        gate_up if experts is None else experts, out, width=width, ACTIVATION=ACTIVATIONS.index(activation),
         LIMIT=float(limit), HAS_BIAS=bias is not None, BLOCK=block,
     )  # fmt: skip
     return out
@@ -248,5 +254,5 @@ def compilations(arch: int) -> Iterator[Compilation]:
             if kernel is embed_kernel:
                 pointers["out"] = "*fp32"
             signature = signature_of(kernel, pointers, constants)
-            which = f", {_ACTIVATIONS[constants['ACTIVATION']]}" if "ACTIVATION" in constants else ""
+            which = f", {ACTIVATIONS[constants['ACTIVATION']]}" if "ACTIVATION" in constants else ""
             yield Compilation(f"{kernel.__name__} {kind}{which}", kernel, signature, constants, count)

@@ -21,8 +21,9 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
+from kernels.gemm.ending import put
 from kernels.gemm.fused import BLOCK_M, range_length
-from kernels.gemm.ranges import in_ranges, put, put_as_the_last
+from kernels.gemm.ranges import in_ranges, put_as_the_last
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.reference import E4M3, INT8, SMALLEST
 
@@ -331,7 +332,7 @@ def linear_fp8(
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
     added = row_scales if bias is None else bias
     tiles = ceil_div(columns, tile["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, ceil_div(inputs, length), BLOCK_M, tiles)
+    programs, partial, arrived = in_ranges(out, columns, ceil_div(inputs, length), BLOCK_M, tiles)
     launch(
         linear_fp8_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
         codes, row_scales, weight, scales, added, out, partial, arrived, rows,
@@ -366,7 +367,7 @@ def linear_coded(
     }  # fmt: skip
     raw = codes.view(torch.uint8) if kind == 1 else codes
     tiles = ceil_div(columns, tile["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, ceil_div(inputs, length), BLOCK_M, tiles)
+    programs, partial, arrived = in_ranges(out, columns, ceil_div(inputs, length), BLOCK_M, tiles)
     launch(
         linear_coded_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
         x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added, out,

@@ -1,9 +1,10 @@
 """GpuExecutor: a network as Triton kernels. Steps of few rows are replayed as CUDA graphs, larger ones run as they are.
 
-    embed, then per layer:  add+norm  qkv  norm+rotate+store  attend (+ join)  output  add+norm  gate·up  silu  down
+    embed, then per layer:  add+norm  qkv  norm+rotate+store  attend (+ join)  output  add+norm  silu(gate)·up  down
     then:                   add+norm of the wanted rows, head
 
-and behind each layer that is a tap, residual + delta to the features.
+each a kernel (coded linears leave the activation to one more); and behind each layer that is a tap, residual + delta to
+the features.
 
 The residual stream is float32, what linears read has the dtype of the options, logits are float32 and stay on the
 device. Within a step nothing waits for the device: inputs travel with one copy from pinned memory.

@@ -9,11 +9,13 @@ from typing import Protocol
 import torch
 
 from kernels.gemm import fused as gemm
+from kernels.gemm.ending import interleaved
+from kernels.norm_rope_act.fused import gated
 from kernels.quant import fused as quant
 from kernels.quant.reference import quantize_rows
 from models.gpu.place import Place
 from models.quantized.stored import OF_NUMBERS, StoredLinear, StoredPart
-from models.spec import Linear
+from models.spec import Linear, Mlp
 
 # What the matrix unit takes of e4m3 at once: groups are whole multiples.
 _FP8_STEP = 32
@@ -32,10 +34,22 @@ class InvariantLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.how = f"{_name(weight.dtype)} (Triton)"
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-        return gemm.linear(x, self.weight, self._bias, out_dtype)
+        return gemm.linear(x, self.weight, self.bias, out_dtype)
+
+
+class InvariantGates:
+    """An InvariantLinear of gates and ups, and the activation, in one kernel."""
+
+    def __init__(self, linear: InvariantLinear, activation: str, limit: float) -> None:
+        self.how, self._activation, self._limit = linear.how, activation, limit
+        self._weight = interleaved(linear.weight)
+        self._bias = None if linear.bias is None else interleaved(linear.bias)
+
+    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+        return gemm.linear(x, self._weight, self._bias, out_dtype, activation=self._activation, limit=self._limit)
 
 
 class LibraryLinear:
@@ -48,6 +62,16 @@ class LibraryLinear:
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
         out = torch.nn.functional.linear(x, self.weight, self._bias)
         return out if out_dtype is None else out.to(out_dtype)
+
+
+class ThenGated:
+    """A linear of gates and ups, and the activation behind it."""
+
+    def __init__(self, linear: GpuLinear, activation: str, limit: float) -> None:
+        self.how, self._linear, self._activation, self._limit = linear.how, linear, activation, limit
+
+    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+        return gated(self._linear(x, out_dtype), self._activation, self._limit)
 
 
 class Int8Linear:
@@ -112,6 +136,14 @@ def make_linear(spec: Linear, place: Place) -> GpuLinear:
     if part.kind == "fp8" and part.activations and place.arch >= quant.FP8_FROM and part.group_size % _FP8_STEP == 0:
         return Fp8Linear(part, bias, place.device)
     return CodedLinear(part, bias, place.device)
+
+
+def make_gates(spec: Mlp, place: Place) -> GpuLinear:
+    """f(gate) · up: [R, K] -> [R, I]."""
+    linear = make_linear(spec.gate_up, place)
+    if isinstance(linear, InvariantLinear):
+        return InvariantGates(linear, spec.activation, spec.limit)
+    return ThenGated(linear, spec.activation, spec.limit)
 
 
 def one_part(stored: StoredLinear) -> StoredPart | None:

@@ -9,21 +9,19 @@ import torch
 from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
 from kernels.moe.reference import own_choices
-from kernels.norm_rope_act.fused import gated
 from models.gpu.experts import how, stack, stacked_biases
-from models.gpu.linears import GpuLinear, make_linear
+from models.gpu.linears import GpuLinear, make_gates, make_linear
 from models.gpu.place import Place
 from models.spec import Experts, Mlp
 
 
 class GpuMlp:
     def __init__(self, spec: Mlp, place: Place) -> None:
-        self._gate_up, self._down = make_linear(spec.gate_up, place), make_linear(spec.down, place)
-        self._activation, self._limit = spec.activation, spec.limit
-        self.linears: list[GpuLinear] = [self._gate_up, self._down]
+        self._gates, self._down = make_gates(spec, place), make_linear(spec.down, place)
+        self.linears: list[GpuLinear] = [self._gates, self._down]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(gated(self._gate_up(x), self._activation, self._limit))
+        return self._down(self._gates(x))
 
 
 @dataclass(frozen=True, slots=True)

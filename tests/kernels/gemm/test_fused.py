@@ -7,9 +7,12 @@ import torch
 
 from kernels import interpreter
 from kernels.gemm import reference
+from kernels.gemm.ending import interleaved
 from kernels.gemm.fused import BLOCK_M, linear, linear_by_head, tile_of
 from kernels.gemm.tiles import Tile
 from kernels.launch import noting
+from kernels.norm_rope_act import reference as rows_in_torch
+from kernels.norm_rope_act.fused import gated
 from kernels.testing import assert_close, assert_same_bits, poisoned, random
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -95,3 +98,19 @@ def test_ranges_add_up_to_the_same_bits_whoever_arrives_last(
         assert launched.grid == (1, 3, 4)
         # As the next launch needs them, a graph's too.
         assert not launched.args[5].any()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("activation", "rows", "splits"), [("silu", BLOCK_M + 2, 2), ("gelu_tanh", 20, 2), ("clamped_swiglu", 5, 1)]
+)
+def test_gates_have_the_bits_of_a_linear_and_an_activation_behind_it(
+    dtype: torch.dtype, activation: str, rows: int, splits: int
+) -> None:
+    tile, limit = Tile(32, 32, 2, 4, splits), 0.7 if activation == "clamped_swiglu" else 0.0
+    x, weight, bias = example(rows, 70, 64, dtype)
+    options = {"tile": tile, "activation": activation, "limit": limit}
+    out = linear(x, interleaved(weight), interleaved(bias), **options)
+    product = linear(x, weight, bias, tile=tile)
+    assert_same_bits(out, gated(product, activation, limit))
+    assert_close(out, rows_in_torch.gated(product.float(), activation, limit), dtype)
