@@ -15,14 +15,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ARCHITECTURES = (80, 90, 100)
-# The most shared memory a program gets on each, in bytes.
 # Fused multiply-add, approximations, and what flushes small numbers to 0.
 _INEXACT = re.compile(r"\b(?:fma\.rn|[a-z]+[0-9.a-z]*\.approx|div\.full|[a-z]+[0-9.a-z]*\.ftz)[0-9.a-z]*")
+# What begins a kernel (dependent.py), and what reads or writes memory that other kernels do, too.
+_BEGINNING = {
+    "start next": re.compile(r"\bgriddepcontrol\.launch_dependents\b"),
+    "wait": re.compile(r"\bgriddepcontrol\.wait\b"),
+    "prefetch": re.compile(r"\bprefetch\.global\.L2\b"),
+    "memory": re.compile(r"\b(?:(?:ld|st|atom|red)\.(?:[a-z0-9:_]+\.)*global|cp\.(?:async|reduce)|multimem|tensormap)"),
+}
+# The most shared memory a program gets on each, in bytes.
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Folders of this package that have a fused.py with `compilations`.
 OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "gemm", "moe", "quant", "verify")
@@ -53,6 +62,9 @@ class CompiledFacts:
     shared: int  # bytes of a program
     matrix_unit: str  # which instructions multiply: wgmma, tcgen05, mma or none
     inexact: tuple[str, ...]  # instructions on floats that don't round as one IEEE operation does
+    # How it begins: what of _BEGINNING it does up to its wait and with it, in this order; "jump" if some path leads
+    # around the wait or back to before it. All, where there is no wait.
+    beginning: tuple[str, ...]
 
 
 def signature_of(kernel: Any, types: dict[str, str], constants: Iterable[str]) -> dict[str, str]:
@@ -89,7 +101,9 @@ def aot_compile(
     attributes = {(index,): [["tt.divisibility", 16]] for index in pointers}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    target = GPUTarget("cuda", arch, 32)
+    with _as_if_on(target):
+        compiled = triton.compile(source, target=target, options=options)
     assert compiled.asm["cubin"]
     registers, spilled = _resources(compiled.asm["cubin"])
     unit = next((unit for unit in ("tcgen05.mma", "wgmma", "mma.sync") if unit in compiled.asm["ptx"]), "none")
@@ -97,8 +111,35 @@ def aot_compile(
     inexact = tuple(sorted(set(_INEXACT.findall(compiled.asm["ptx"]))))
     return CompiledFacts(
         name or kernel.__name__, arch, registers, spilled, in_loops, compiled.metadata.shared, unit.partition(".")[0],
-        inexact,
+        inexact, _beginning(compiled.asm["ptx"]),
     )  # fmt: skip
+
+
+@contextmanager
+def _as_if_on(target: Any) -> Iterator[None]:
+    """Kernels ask for the device's capability while they are compiled, and it isn't the target they are told of."""
+    from triton.runtime import driver
+
+    was = driver._active
+    driver.set_active(SimpleNamespace(get_current_target=lambda: target))
+    try:
+        yield
+    finally:
+        driver._active = was
+
+
+def _beginning(ptx: str) -> tuple[str, ...]:
+    lines = [line.partition("//")[0] for line in ptx.splitlines()]
+    found = [(at, name) for at, line in enumerate(lines) for name, is_one in _BEGINNING.items() if is_one.search(line)]
+    waits = [at for at, name in found if name == "wait"]
+    if not waits:
+        return tuple(dict.fromkeys(name for _, name in found))
+    labels = {label[1]: at for at, line in enumerate(lines) if (label := re.match(r"\s*(\$\w+):", line))}
+    jumps = [(at, labels[to[1]]) for at, line in enumerate(lines) if (to := re.search(r"\bbra\S*\s+(\$\w+)", line))]
+    returns = [(at, len(lines)) for at, line in enumerate(lines) if re.search(r"\b(?:ret|exit|trap)\b", line)]
+    jumped = any(min(jump) < wait < max(jump) for jump in jumps + returns for wait in waits)
+    begins = [name for at, name in found if at <= waits[0] or name == "wait"]
+    return (*dict.fromkeys(begins), *["wait"] * (len(waits) - 1), *["jump"] * jumped)
 
 
 def _resources(binary: bytes) -> tuple[int, int]:

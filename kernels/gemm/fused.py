@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
 from kernels.gemm.ranges import in_ranges, put_as_the_last
 from kernels.gemm.tiles import Tile, measured
@@ -61,6 +61,9 @@ def linear_kernel(
     ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """A tile of the output; or, ranges apart, of one range's sums, and the last to arrive adds them (ranges.py)."""
+    if tl.num_programs(0) == 1:
+        start_next_early()
+    prefetch_weight(weight, columns, inputs, tl.program_id(2) * range_length, range_length, BLOCK_N)
     wait_for_kernel_before()
     # Tiles of the same columns run beside each other: the weight is read once, and x stays in the cache.
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -94,12 +97,16 @@ def linear_by_head_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """A tile of one head's output, by that head's weight."""
+    if tl.num_programs(0) == 1:
+        start_next_early()
+    own = weight + tl.program_id(2).to(tl.int64) * columns * inputs
+    prefetch_weight(own, columns, inputs, 0, inputs, BLOCK_N)
     wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     head = tl.program_id(2).to(tl.int64)
     total = _dot_range(
-        x + head * x_head, weight + head * columns * inputs, rows, columns, inputs, x_stride, m, n, 0, inputs,
+        x + head * x_head, own, rows, columns, inputs, x_stride, m, n, 0, inputs,
         BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
     )  # fmt: skip
     inside = (m < rows)[:, None] & (n < columns)[None, :]

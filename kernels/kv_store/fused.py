@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import start_next_early, wait_for_kernel_before
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.fused import to_e4m3
 
@@ -102,6 +102,7 @@ def rotate_and_store_kernel(
     H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H heads of q, then of k, then of v."""
+    start_next_early()
     wait_for_kernel_before()
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
     row = tl.program_id(0).to(tl.int64)
@@ -149,6 +150,7 @@ def rotate_and_store_latent_kernel(
     H: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H query heads, then the latent with its key."""
+    start_next_early()
     wait_for_kernel_before()
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
     KEPT: tl.constexpr = LATENT + ROPE

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import start_next_early, wait_for_kernel_before
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.moe import coded
 from kernels.moe.coded import CodedExperts, expert_coded
@@ -44,6 +44,7 @@ def route_kernel(
     NORMALIZE: tl.constexpr, FLOOR: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
     GROUP_BY_BEST: tl.constexpr, GROUP_BLOCK: tl.constexpr,
 ):  # fmt: skip
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -96,6 +97,7 @@ def route_kernel(
 @triton.jit(do_not_specialize=["pairs"])
 def count_kernel(ids, counts, pairs, BLOCK: tl.constexpr):
     """counts[e] = pairs of expert e."""
+    start_next_early()
     wait_for_kernel_before()
     expert = tl.program_id(0)
     count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -112,6 +114,7 @@ def place_kernel(
 ):  # fmt: skip
     """Expert e's pairs, in their order, fill the tiles after those of the experts before it. The last expert
     marks the tiles that nobody fills."""
+    start_next_early()
     wait_for_kernel_before()
     expert = tl.program_id(0)
     experts = tl.arange(0, EXPERTS_BLOCK)
@@ -172,6 +175,7 @@ def combine_kernel(
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = Σ weights[row, i] · (given[row, i] + bias of its expert) (+ shared[row])."""
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import start_next_early, wait_for_kernel_before
 from kernels.launch import ceil_div, launch, power_of_two
 
 # Elements of a piece of a row where nothing is reduced.
@@ -25,6 +25,7 @@ def add_norm_kernel(
     residual, delta, weight, out, epsilon, width: tl.constexpr, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
 ):
     """residual += delta; out = RMSNorm(residual)."""
+    start_next_early()
     wait_for_kernel_before()
     start = tl.program_id(0).to(tl.int64) * width
     at = tl.arange(0, BLOCK)
@@ -41,6 +42,7 @@ def add_norm_kernel(
 @triton.jit
 def norm_wanted_kernel(residual, delta, rows, weight, out, epsilon, width: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = RMSNorm(residual[rows[i]] + delta[rows[i]]); the residual stays as it is."""
+    start_next_early()
     wait_for_kernel_before()
     place = tl.program_id(0).to(tl.int64)
     start = tl.load(rows + place).to(tl.int64) * width
@@ -59,6 +61,7 @@ def tap_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[places[row]] = residual[row] + delta[row], or its RMSNorm; the residual is not changed."""
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -75,6 +78,7 @@ def tap_kernel(
 @triton.jit
 def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.constexpr, BLOCK: tl.constexpr):
     """out = RMSNorm(x) of rows that are `stride` apart."""
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -110,6 +114,7 @@ def gated_kernel(
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = f(gate) · up, of rows that hold gate and up side by side. `bias` is that of the row's expert."""
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -126,6 +131,7 @@ def gated_kernel(
 
 @triton.jit
 def embed_kernel(tokens, table, out, width: tl.constexpr, BLOCK: tl.constexpr):
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

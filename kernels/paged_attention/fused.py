@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import start_next_early, wait_for_kernel_before
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import AttentionWork, Partials
@@ -154,6 +154,7 @@ def join_kernel(
     SINKS: tl.constexpr,
 ):  # fmt: skip
     """A program takes one head of a row, and joins its splits in their order. AT_ONCE: whose loads are under way."""
+    start_next_early()
     wait_for_kernel_before()
     d = tl.arange(0, WIDE)
     one = tl.arange(0, 1)

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import wait_for_kernel_before
+from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
 from kernels.gemm.fused import BLOCK_M, range_length
 from kernels.gemm.ranges import in_ranges, put_as_the_last
@@ -64,6 +64,7 @@ def to_e4m3(value):
 @triton.jit
 def quantize_rows_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
                          SMALLEST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -79,6 +80,7 @@ def quantize_rows_kernel(x, codes, scales, width: tl.constexpr, stride: tl.const
 @triton.jit
 def quantize_groups_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
                            SMALLEST: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
@@ -97,6 +99,9 @@ def linear_int8_kernel(
     x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    if tl.num_programs(0) == 1:
+        start_next_early()
+    prefetch_weight(weight, columns, inputs, 0, inputs, BLOCK_N)
     wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -144,6 +149,9 @@ def linear_fp8_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """As kernels/gemm: a tile of the output, or of one range's sums."""
+    if tl.num_programs(0) == 1:
+        start_next_early()
+    prefetch_weight(weight, columns, inputs, tl.program_id(2) * range_length, range_length, BLOCK_N)
     wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -240,6 +248,12 @@ def linear_coded_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """As kernels/gemm: a tile of the output, or of one range's sums."""
+    PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
+    BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
+    if tl.num_programs(0) == 1:
+        start_next_early()
+    STEP: tl.constexpr = range_length // PER_BYTE
+    prefetch_weight(codes, columns, BYTES, tl.program_id(2) * STEP, STEP, BLOCK_N)
     wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
