@@ -15,7 +15,8 @@ BENCHMARKS = {
     "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split", "simulate": "simulated.simulate",
     "gpu_environment": "gpu.environment", "parity": "gpu.parity", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
     "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",
-    "gpu_ahead": "gpu.ahead", "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http",
+    "gpu_ahead": "gpu.ahead", "gpu_tiles": "gpu.tiles",
+    "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http",
 }  # fmt: skip
 # They leave no row.
 COMMANDS = {"results": "results_page", "step": "step"}

@@ -1,6 +1,6 @@
 """x·Wᵀ + b in Triton, batch-invariant: the bits of a row depend on the row and the weight alone.
 
-Tile shape and the cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
+The steps and cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
 ranges; a range is summed in steps of BLOCK_K, and the ranges' sums are added in ascending order. With few rows
 each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and the last
 of them adds (ranges.py); with many, one program walks all ranges. Both do the same additions in the same order.
@@ -19,7 +19,7 @@ from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel
 from kernels.gemm.ending import put
 from kernels.gemm.ranges import in_ranges, put_as_the_last
 from kernels.gemm.tiles import Tile, measured
-from kernels.launch import architecture, ceil_div, launch
+from kernels.launch import architecture, ceil_div, launch, power_of_two
 from kernels.norm_rope_act.fused import ACTIVATIONS
 
 # Rows of a tile, also for one row: 64 is what the matrix instructions of sm_90 and sm_100 take, and while a step
@@ -30,6 +30,11 @@ _ENOUGH_PROGRAMS = 256
 _MAX_SPLITS = 8
 # Columns from which tiles of 128 are enough programs.
 _WIDE = 8192
+# Tiles for many rows, where they make so many programs; 0: never. They sum the same steps and ranges of K in the same
+# order, so a row has the same bits: held by tests where there is a GPU, so only what such tests ran on takes them.
+MANY_PROGRAMS = 128
+MANY_ON = (90,)
+_MANY_M, _MANY_N, _MANY_STAGES = 128, 128, 3
 
 
 @triton.jit
@@ -123,8 +128,10 @@ def linear(
     tile: Tile | None = None,
     activation: str = "",
     limit: float = 0.0,
+    many: tuple[int, int] | None = None,
 ) -> torch.Tensor:  # [R, N]
-    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. `tile`: in place of the weight's own, to measure.
+    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. To measure: `tile`, in place of the weight's own;
+    `many`: columns and stages of the tile for many rows, however many there are, (0, 0): the tile for few.
 
     With an `activation`, the weight's rows are gates and ups by turns (`interleaved`), and what `gated` makes of the
     rounded product is given: [R, N / 2]."""
@@ -138,10 +145,11 @@ def linear(
         return out
     dtype = torch.promote_types(x.dtype, weight.dtype)
     blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
+    blocks |= for_many_rows(blocks, rows, columns, architecture(x.device), many)
     tiles = ceil_div(columns, blocks["BLOCK_N"])
     programs, partial, arrived = in_ranges(out, columns, splits, BLOCK_M, tiles)
     launch(
-        linear_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
+        linear_kernel, (ceil_div(rows, blocks["BLOCK_M"]), tiles, programs),
         x, weight, x if bias is None else bias, out, partial, arrived, rows,
         columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
         APART=programs > 1, HAS_BIAS=bias is not None,
@@ -184,6 +192,23 @@ def tile_of(
     return blocks, ceil_div(inputs, length), length
 
 
+def for_many_rows(
+    blocks: dict[str, int], rows: int, columns: int, arch: int, many: tuple[int, int] | None = None
+) -> dict[str, int]:
+    """What is another in a weight's tile where there are many rows. `many`: as in `linear`."""
+    if many is None:
+        programs = ceil_div(rows, _MANY_M) * ceil_div(columns, _MANY_N)
+        right = arch in MANY_ON and rows > BLOCK_M and not blocks["IEEE"]
+        many = (_MANY_N, _MANY_STAGES) if right and programs >= MANY_PROGRAMS > 0 else (0, 0)
+    block_n, stages = many
+    return {"BLOCK_M": _MANY_M, "BLOCK_N": block_n, "warps": 8, "stages": stages} if block_n else {}
+
+
+def rows_with_all_kernels(columns: int) -> int:
+    """A linear of more rows than these needs no other kernels."""
+    return max(2 * BLOCK_M, power_of_two(_MANY_M * ceil_div(MANY_PROGRAMS, ceil_div(columns, _MANY_N))))
+
+
 def range_length(columns: int, inputs: int, block_n: int, block_k: int, splits: int = 0) -> int:
     """How long a range of K is, in whole steps, if K is cut into `splits` ranges; 0: into enough of them to keep a chip
     busy with one row."""
@@ -205,6 +230,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
         tile, splits, length = tile_of(columns, 4096, dtype)
         tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length, "HAS_BIAS": True}
         tile |= {"ACTIVATION": ACTIVATIONS.index(activation) if activation else -1, "LIMIT": 0.0}
+        many = tile | for_many_rows(tile, 2048, columns, 90)
         stages = tile.pop("stages")
         types = dict.fromkeys(("x", "weight", "bias", "out"), f"*{kind}")
         types |= {"rows": "i32", "partial": "*fp32", "arrived": "*i32"}
@@ -213,6 +239,12 @@ def compilations(arch: int) -> Iterator[Compilation]:
             signature = signature_of(linear_kernel, types, constants)
             name = f"linear {kind} {columns}{' in ranges' if apart else ''}{f', {activation}' if activation else ''}"
             yield Compilation(name, linear_kernel, signature, constants, stages=stages)
+        if arch in MANY_ON and many["BLOCK_M"] != BLOCK_M:
+            sizes = many.pop("warps"), many.pop("stages")
+            constants = many | {"APART": False}
+            signature = signature_of(linear_kernel, types, constants)
+            name = f"linear {kind} {columns} of many rows{f', {activation}' if activation else ''}"
+            yield Compilation(name, linear_kernel, signature, constants, *sizes)
     # DeepSeek-V3's queries, against latents instead of keys.
     tile = tile_of(512, 128, torch.bfloat16)[0] | {"columns": 512, "inputs": 128, "x_stride": 24576, "x_head": 192}
     tile |= {"out_stride": 73728, "out_head": 576}

@@ -56,8 +56,6 @@ _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
 # Kernels follow the number of rows in a few steps, all of which lie at powers of two (tiles, blocks, ranges).
 PREPARED_ROWS = tuple(1 << power for power in range(MAX_ROWS.bit_length()))
-# The head's kernels don't differ beyond this number of rows; preparing more would only need memory for their logits.
-PREPARED_WANTED = 2 * gemm.BLOCK_M
 # Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
 SLOTS = 1024
 
@@ -233,9 +231,11 @@ class GpuExecutor:
     @torch.inference_mode()
     def prepare(self) -> None:
         """Compile every kernel that a step without a graph can need; nothing is computed. Graphs have theirs."""
+        # Preparing more would only need memory for logits.
+        most_wanted = gemm.rows_with_all_kernels(self._network.head.outputs)
         with only_compiling():
             for rows in PREPARED_ROWS:
-                wanted = min(rows, PREPARED_WANTED)
+                wanted = min(rows, most_wanted)
                 rest = [Stretch([0], 0, [0], 1)] * (rows - wanted)
                 batch = make_batch([Stretch([0], 0, [0], 0)] * wanted + rest, self._page_tokens)
                 hidden = torch.zeros(rows, self._network.hidden_size, device=self._device) if self._entry else None

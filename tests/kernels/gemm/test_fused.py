@@ -8,7 +8,7 @@ import torch
 from kernels import interpreter
 from kernels.gemm import reference
 from kernels.gemm.ending import interleaved
-from kernels.gemm.fused import BLOCK_M, linear, linear_by_head, tile_of
+from kernels.gemm.fused import BLOCK_M, for_many_rows, linear, linear_by_head, rows_with_all_kernels, tile_of
 from kernels.gemm.tiles import Tile
 from kernels.launch import noting
 from kernels.norm_rope_act import reference as rows_in_torch
@@ -55,6 +55,46 @@ def test_a_row_has_the_same_bits_alone_in_few_rows_and_in_many(dtype: torch.dtyp
     many = linear(x, weight, bias)
     for rows in (slice(0, 1), slice(3, 4), slice(5, 5 + BLOCK_M)):
         assert_same_bits(linear(x[rows], weight, bias), many[rows])
+
+
+INTERPRETED = interpreter.in_use()
+# Of a weight, columns and inputs: with one range of K and with several, in steps of 64 and of 128.
+SHAPES = [(70, 300)] if INTERPRETED else [(4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (576, 1536)]
+ROWS = (1, 5, 130) if INTERPRETED else (1, 64, 128, 300, 2048)
+
+
+@pytest.mark.parametrize(("columns", "inputs"), SHAPES)
+def test_a_row_has_the_same_bits_in_the_tile_for_many_rows(columns: int, inputs: int) -> None:
+    x, weight, bias = example(max(ROWS), columns, inputs, torch.bfloat16)
+    few = linear(x, weight, bias, torch.float32, many=(0, 0))
+    assert_close(few[:3], reference.linear(x[:3], weight, bias), torch.bfloat16)
+    for rows in ROWS:
+        assert_same_bits(linear(x[:rows], weight, bias, torch.float32, many=(128, 3)), few[:rows])
+        assert_same_bits(linear(x[:rows], weight, bias, torch.float32), few[:rows])
+
+
+def test_the_tile_for_many_rows_sums_the_same_steps_of_k_and_is_taken_where_it_makes_enough_programs() -> None:
+    for columns, inputs, from_rows in ((4096, 4096, 385), (28672, 4096, 65), (4096, 14336, 385), (576, 576, 3201)):
+        tile = tile_of(columns, inputs, torch.bfloat16, 90)[0]
+        assert for_many_rows(tile, from_rows - 1, columns, 90) == {}
+        many = tile | for_many_rows(tile, from_rows, columns, 90)
+        assert (many["BLOCK_M"], many["BLOCK_K"], many["IEEE"]) == (128, tile["BLOCK_K"], False)
+    exact = tile_of(4096, 4096, torch.float32, 90)[0]
+    assert for_many_rows(exact, 2048, 4096, 90) == for_many_rows(tile, 2048, 4096, 80) == {}
+
+
+def test_no_linear_needs_a_kernel_that_no_power_of_two_of_rows_needs() -> None:
+    """Those are what an executor prepares."""
+    for columns in (100, 1000, 6144, 16000, 49152, 128256):
+        tile = tile_of(columns, 4096, torch.bfloat16, 90)[0]
+        last = rows_with_all_kernels(columns)
+        prepared = [1 << power for power in range(last.bit_length())]
+        assert prepared[-1] == last
+
+        def kernel(rows: int, tile: dict[str, int] = tile, columns: int = columns) -> tuple[bool, int]:
+            return rows > BLOCK_M, (tile | for_many_rows(tile, rows, columns, 90))["BLOCK_M"]
+
+        assert {kernel(rows) for rows in range(1, 2 * last)} == {kernel(rows) for rows in prepared}
 
 
 def test_tiles_and_ranges_follow_from_the_weight_alone_and_cover_it() -> None:
