@@ -34,6 +34,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import constexpr_function
 
+# Whether kernels start the next one early. False is for devices on which gpu_ahead finds that slower, as 0 is below.
+EARLY = tl.constexpr(True)
 # Bytes of a weight that each program of a linear asks for before it waits: about what its first steps of K read.
 AHEAD = tl.constexpr(32768)
 # What one prefetch brings at least.
@@ -51,7 +53,7 @@ class Starts(NamedTuple):
 
 @triton.jit
 def start_next_early():
-    if tl.target_info.cuda_capability_geq(9, 0):
+    if EARLY and tl.target_info.cuda_capability_geq(9, 0):
         gdc_launch_dependents()
 
 
