@@ -88,16 +88,11 @@ class Bounds(NamedTuple):
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
     tokens = [each.tokens for each in stretches]
     made = _Sequences(page_tokens, sum(map(len, tokens)))
-    for stretch in stretches:
-        assert 0 <= stretch.logits_from <= len(stretch.tokens)
-        if stretch.logits_from:
-            made.skip_logits(stretch.logits_from)
-        if stretch.parents:
-            made.add_tree(stretch)
-        elif stretch.block:
-            made.add_block(stretch)
-        else:
-            made.add(stretch, stretch.start, len(stretch.tokens), stretch.pages)
+    if any(each.parents or each.block for each in stretches):
+        for stretch in stretches:
+            made.add_any(stretch)
+    else:
+        made.add_chains(stretches)
     return made.batch(tokens, max([len(each.pages) for each in stretches]))
 
 
@@ -130,9 +125,30 @@ class _Sequences:
         self._also_slots: list[int] = []
         self._seen: list[int] = []
 
-    def skip_logits(self, tokens: int) -> None:
-        """No logits are wanted for the first `tokens` tokens of the stretch that is added next."""
-        self._wanted[self._rows : self._rows + tokens] = False
+    def add_chains(self, stretches: Sequence[Stretch]) -> None:
+        """All of a batch: most steps have nothing else."""
+        self._counts = counts = [len(each.tokens) for each in stretches]
+        self._starts = [each.start for each in stretches]
+        self._pages = [each.pages if isinstance(each.pages, _BUFFERS) else array("i", each.pages) for each in stretches]
+        for each, count in zip(stretches, counts, strict=True):
+            self._states += (each.state, each.start + count if each.settled < 0 else each.settled)
+            self._skip_logits(each)
+            self._rows += count
+
+    def add_any(self, stretch: Stretch) -> None:
+        self._skip_logits(stretch)
+        if stretch.parents:
+            self.add_tree(stretch)
+        elif stretch.block:
+            self.add_block(stretch)
+        else:
+            self.add(stretch, stretch.start, len(stretch.tokens), stretch.pages)
+
+    def _skip_logits(self, stretch: Stretch) -> None:
+        """Of the stretch that is added next."""
+        if count := stretch.logits_from:
+            assert count <= len(stretch.tokens)
+            self._wanted[self._rows : self._rows + count] = False
 
     def add(self, stretch: Stretch, start: int, count: int, pages: Pages) -> None:
         self._states += (stretch.state, start + count if stretch.settled < 0 else stretch.settled)

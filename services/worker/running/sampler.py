@@ -186,7 +186,7 @@ def questions_of(
     any_masks = any(sampler.masked for sampler in samplers)
     if any_masks:
         masked = _to_limits(items, samplers, masked)
-    sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
+    sizes = np.array([len(item.draft.tokens) + 1 for item in items], np.int32)
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
     parents = np.arange(-1, begins[-1] - 1, dtype=np.int32)
@@ -202,8 +202,8 @@ def questions_of(
             # No policy accepts what is no id. A token drawn from probabilities stays where it is verified: its own is
             # 0, and what is sampled in its place depends on it.
             drafted[begin + 1 : begin + 1 + len(draft.tokens)][~rows.follows] = vocab_size
-    rules = np.stack([sampler.words for sampler in samplers])
-    positions = np.fromiter((item.position for item in items), np.int64, len(items))
+    rules = np.concatenate([sampler.words for sampler in samplers]).reshape(-1, ask.WORDS)
+    positions = [item.start + len(item.tokens) for item in items]
     rules.view(ask.RULE)["position"][:, 0] = positions
     return Questions(
         rules=torch.from_numpy(rules),

@@ -206,7 +206,7 @@ class TorchRunner:
         self, items: list[SequenceWork], logits: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
         """The logits of the rows to be verified, and what is asked of the prompts' rows."""
-        if not any(item.unverified for item in items):
+        if not any((item.scored or item.pooled) and item.unverified for item in items):
             return logits, {}
         counts = {item.sequence_id: self._samplers[item.sequence_id].prompt_logprobs for item in items if item.scored}
         return score(self._model.verifier, items, logits, counts)
