@@ -11,8 +11,8 @@ emit      tokens and ends go out, for all sequences in one call, and costs are l
           runs, because the event loop, which sends them, takes the interpreter from this thread
 head      the worker's head drafts for the next step; meanwhile the proposer does
 
-On a GPU the next step of a batch that only goes on, without drafts, is launched before the last one is committed
-(scheduling/going_on.py):
+On a GPU the next step of a batch that only goes on, without drafts of text or of the head, is launched before the last
+one is committed (scheduling/going_on.py):
 
     run ─▶ launch ─▶ commit, emit ─▶ run ─▶ launch …
 
@@ -74,8 +74,8 @@ class Engine:
         self._lending = lending
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._stopping = False
-        # Whether the next step may be launched before the last one's result is taken.
-        self._overlaps = runner.elsewhere and not runner.drafters
+        # Whether a step may be launched before the last one's result is taken, if no draft of the head comes between.
+        self._overlaps = runner.elsewhere
         # The last step, as long as its result wasn't taken.
         self._untaken: tuple[Work, Result] | None = None
         # The last step, as long as nothing has been learned of it.
@@ -131,15 +131,26 @@ class Engine:
                 return
             work = self._planned()
         self._untaken = work, self._compute(work)
-        if self._overlaps and not self._lending:
+        drafts_next = self._heads_draft(work)
+        if self._overlaps and not self._lending and not drafts_next:
             return
         self._take()
-        if self._runner.drafters:
+        if drafts_next:
+            self._emit()
             self.drafts.ask_beside(work)
             self.drafts.take_head(work, self._runner.draft())
         if self._lending:
             # Behind the worker's head, whose layers are part of the pages.
             self._lending.look()
+
+    def _heads_draft(self, work: Work) -> bool:
+        """Whether the worker's head drafts behind this step. If it doesn't, it is only told of the step."""
+        if not self._runner.drafters:
+            return False
+        if any(item.next_budget for item in work.items):
+            return True
+        self._runner.draft()
+        return False
 
     def _go_on(self) -> Work | None:
         """The next step, if nothing is to be decided for it."""

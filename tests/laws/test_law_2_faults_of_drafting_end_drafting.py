@@ -28,7 +28,7 @@ OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,
 }  # fmt: skip
 # Called where the worker has a drafter of its own.
-BESIDE_A_DRAFTER = {"ask_beside": 20, "take_head": 20}
+BESIDE_A_DRAFTER = {"ask_beside": 5, "take_head": 5}
 # What only looks.
 FIGURES = {"owner", "count", "given_up"}
 # What the controller learns from, in the middle of a step.

@@ -123,9 +123,10 @@ class Controller:
         drafts = self._choose(drafting, plan)
         with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
         with_head = [each for each in with_head if each.sequence.longest_draft > 0]
-        if with_head or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
+        budgets = self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
+        if budgets or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
             self._rest.prevent()
-        return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
+        return drafts, budgets
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.sequence_id)

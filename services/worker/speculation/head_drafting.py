@@ -47,6 +47,8 @@ class HeadDrafting:
             for each in worth:
                 longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
                 budgets[each.sequence.sequence_id] = DraftBudget(min(each.sequence.longest_draft, longest), floor)
+        for each in with_head:
+            each.head_draft &= each.sequence.sequence_id in budgets
         return budgets
 
     def drafted(

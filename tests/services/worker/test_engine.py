@@ -16,7 +16,7 @@ from services.worker.deliveries import HANDED_OVER, TOGETHER
 from services.worker.engine import Engine
 from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import Result, Size, Work
+from services.worker.running.work import DraftBudget, Drafted, Result, Size, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.planning import Plan
@@ -45,6 +45,8 @@ class World:
         self.eager = eager
         self.drafting = drafting
         self.rests = rests and not drafting
+        # Of the worker's head, of all sequences.
+        self.budget = 0
         self.closed = False
         self.told = self.told_unheard = 0
         self.engine = Engine(
@@ -79,14 +81,20 @@ class World:
     def rest(self) -> bool:
         return self.rests
 
-    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, int]]:
+    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         self.calls.append("draft")
         drafts: dict[int, Draft] = {}
         for item in plan.items if self.drafting else ():
             if item.drafts:
                 last = item.sequence.token_ids[-1]
                 drafts[item.sequence.sequence_id] = Draft([100 + (last - 99 + place) % 32 for place in range(8)], "t")
-        return drafts, {}
+        return drafts, {item.sequence.sequence_id: DraftBudget(self.budget) for item in plan.items if self.budget}
+
+    def ask_beside(self, work: Work) -> None:
+        self.calls.append("ask beside")
+
+    def take_head(self, work: Work, drafted: Drafted) -> None:
+        self.calls.append("take head")
 
     def ask_ahead(self, work: Work) -> None:
         self.calls.append("ask ahead")
@@ -139,6 +147,15 @@ class TellingRunner(MockRunner):
         super().__init__(profile or Profile())
         self.calls: list[str] = []
         self.go = threading.Event()
+        self.heads: tuple[str, ...] = ()
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return self.heads
+
+    def draft(self) -> Drafted:
+        self.calls.append("head")
+        return super().draft()
 
     def launch(self, work: Work) -> None:
         assert self.go.wait(PATIENCE)
@@ -163,18 +180,36 @@ def test_a_steps_tokens_go_out_while_the_next_one_runs_and_the_last_ones_at_once
     assert world.calls == [*first, *step, *step, "forget", "emit", "learn"]
 
 
-def test_where_nothing_is_drafted_a_step_is_launched_before_the_last_one_is_committed() -> None:
+@pytest.mark.parametrize("heads", [(), ("toy",)])
+def test_where_nothing_is_drafted_a_step_is_launched_before_the_last_one_is_committed(heads: tuple[str, ...]) -> None:
+    """Also beside a head, which is told of each step and drafts for none."""
     runner = TellingRunner()
+    runner.heads = heads
     world = World(runner)
     runner.calls = world.calls
     world.engine.post(Arrived(request(max_tokens=3), 1))
     runner.go.set()
     world.until(lambda: len(world.ends()) == 1)
     world.stop()
-    prompt = ["draft", "launch", "ask ahead", "finish"]
-    planned = ["commit", "draft", "launch", "emit", "learn", "ask ahead", "finish"]
-    goes_on = ["launch", "commit", "emit", "learn", "ask ahead", "finish"]
+    finish = ["finish", "head"] if heads else ["finish"]
+    prompt = ["draft", "launch", "ask ahead", *finish]
+    planned = ["commit", "draft", "launch", "emit", "learn", "ask ahead", *finish]
+    goes_on = ["launch", "commit", "emit", "learn", "ask ahead", *finish]
     assert world.calls == [*prompt, *planned, *goes_on, "commit", "forget", "emit", "learn"]
+
+
+def test_a_head_that_drafts_does_so_between_a_steps_tokens_and_the_next_step() -> None:
+    runner = TellingRunner()
+    runner.heads = ("toy",)
+    world = World(runner, rests=False)
+    world.budget = 2
+    runner.calls = world.calls
+    world.engine.post(Arrived(request(max_tokens=2), 1))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    step = ["draft", "launch", "ask ahead", "finish", "commit", "emit", "learn", "ask beside", "head", "take head"]
+    assert world.calls == [*step, *step[:5], "forget", *step[5:]]
 
 
 def test_where_nothing_is_drafted_texts_are_those_of_planned_steps_and_mail_is_heard() -> None:

@@ -10,7 +10,7 @@ import pytest
 from driving import request
 from msgspec.structs import replace
 
-from services.api.drafter import Draft
+from services.api.drafter import NO_DRAFT, Draft
 from services.worker.grammar.drafting import SOURCE as GRAMMAR
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted, NewSequence, Result, Work, size_of
@@ -209,6 +209,37 @@ def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay()
     world.run(3)
     asked = [ask.sequence.sequence_id for asks in world.proposer.waited + world.proposer.ahead for ask in asks]
     assert 99 in asked, "a new text ends the rest"
+
+
+def test_the_same_where_the_workers_head_does_not_pay_and_it_is_tried_now_and_then() -> None:
+    world = World(row_seconds=0.001)
+    world.proposer.silent, world.proposer.seconds = True, 0.001
+    for sequence_id in range(LEAST_SEQUENCES):
+        world.arrive(sequence_id, max_tokens=2000)
+    for sequence in world.scheduler.waiting:
+        sequence.drafter = "eagle3"
+    asked = rested = 0
+    for step in range(400):
+        plan = world.scheduler.schedule()
+        rests = world.controller.rest()
+        drafts, budgets = ({}, {}) if rests else world.controller.draft(plan)
+        work = world.scheduler.place(drafts, budgets)
+        world.runner.launch(work)
+        world.controller.ask_ahead(work)
+        result = world.runner.finish()
+        result.seconds = 0.05
+        world.scheduler.handle(StepDone(result))
+        world.controller.commit(work, result)
+        world.controller.learn(work, result, size_of(work.items))
+        if budgets:
+            world.controller.ask_beside(work)
+            wrong = Draft([7] * 5, "eagle3", confidence=[0.9] * 5)
+            drafted = [wrong if item.next_budget else NO_DRAFT for item in work.items]
+            world.controller.take_head(work, Drafted(drafted, 0.05))
+        if step >= 200:
+            rested, asked = rested + rests, asked + len(budgets)
+    assert rested > 150
+    assert 0 < asked <= 3, "a draft of 50 ms in 200 steps of 50"
 
 
 def test_drafts_that_become_good_again_are_found_by_probing() -> None:
