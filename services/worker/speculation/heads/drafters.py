@@ -1,6 +1,8 @@
 """The drafters that run in the worker, because they read what the model computed (features). They run after
 verification: each step tells them the committed tokens, and they draft for the next step.
 
+Steps behind which no draft is asked for are told later, many at once (unread.py).
+
 They are listed in the table METHODS (services/api/methods.py). Knows no scheduling.
 """
 
@@ -13,10 +15,10 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Features, Text
 from services.api.strategies import STRATEGIES
 from services.worker.running.work import NewSequence, SequenceWork, Verdict
+from services.worker.speculation.heads.unread import StepFeatures, UnreadSteps, advance
 
 log = logging.getLogger("specmesh.worker")
 
@@ -38,6 +40,9 @@ class HeadDrafters:
         self._now = now
         self._rests_until = 0.0
         self._known: dict[int, _Following] = {}
+        self._unread = UnreadSteps()
+        # Texts whose pages have to be complete after each step.
+        self._lent: set[int] = set()
         # Of the last step: the time in which the drafters read its tokens.
         self.reading_seconds = 0.0
 
@@ -48,9 +53,14 @@ class HeadDrafters:
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters and self._now() >= self._rests_until:
             self._known[new.sequence_id] = _Following(new)
+            if new.lent:
+                self._lent.add(new.sequence_id)
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
         gone = [sequence_id for sequence_id in sequence_ids if self._known.pop(sequence_id, None) is not None]
+        self._lent.difference_update(gone)
+        if not self._known:
+            self._unread.clear()
         try:
             for drafter in self._drafters.values() if gone else ():
                 drafter.forget(gone)
@@ -58,14 +68,19 @@ class HeadDrafters:
             self._fail()
 
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
-        """Commit a step, and draft for the items that ask for it. `features` are those of all rows of the items, in
-        order, and stay valid; None: no drafter reads any. A drafter that fails drafts no more for the texts there are,
-        rests, and fails no request."""
+        """Commit a step, perhaps later, and draft for the items that ask for it; []: none does. `features` are those of
+        all rows of the items, in order, and stay valid; None: no drafter reads any. A drafter that fails drafts no more
+        for the texts there are, rests, and fails no request."""
         self.reading_seconds = 0.0
         if not self._known:
             return []
+        waits = not self._lent and not any(item.next_budget for item in items)
+        if waits:
+            self._unread.add(items, verdicts, features)
         try:
-            return self._step(items, verdicts, features)
+            if not waits or self._unread.full:
+                self._catch_up()
+            return [] if waits else self._step(items, verdicts, features)
         except Exception:
             self._fail()
             return []
@@ -75,10 +90,22 @@ class HeadDrafters:
         log.exception(message, FAULT_REST)
         self._rests_until = self._now() + FAULT_REST
         left, self._known = list(self._known), {}
+        self._lent.clear()
+        self._unread.clear()
         for drafter in self._drafters.values():
             # Whatever it is, what it keeps of these texts is never read again.
             with contextlib.suppress(Exception):
                 drafter.forget(left)
+
+    def _catch_up(self) -> None:
+        """Tell the drafters the steps that wait."""
+        began = time.perf_counter()
+        committed: dict[str, list[Committed]] = {}
+        for each in self._unread.take({text_id: known.text for text_id, known in self._known.items()}):
+            committed.setdefault(self._known[each.text_id].name, []).append(each)
+        for name, results in committed.items():
+            self._drafters[name].commit(results)
+        self.reading_seconds = time.perf_counter() - began
 
     def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         committed: dict[str, list[Committed]] = {}
@@ -90,8 +117,7 @@ class HeadDrafters:
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
-            added = _committed(known.text, item, verdict, whole, begin, known.new.lent)
-            committed.setdefault(known.name, []).append(added)
+            committed.setdefault(known.name, []).append(_committed(known, item, verdict, whole, begin))
             if verdict is not None:
                 known.text.tokens.extend(verdict.tokens)
                 if item.next_budget:
@@ -108,7 +134,7 @@ class HeadDrafters:
         began = time.perf_counter()
         for name, results in committed.items():
             self._drafters[name].commit(results)
-        self.reading_seconds = time.perf_counter() - began
+        self.reading_seconds += time.perf_counter() - began
         drafts = [NO_DRAFT] * len(items)
         for name, asked in requests.items():
             for (index, _), draft in zip(asked, self._drafters[name].draft([each for _, each in asked]), strict=True):
@@ -116,45 +142,12 @@ class HeadDrafters:
         return drafts
 
 
-class StepFeatures:
-    """The features of all rows of a step."""
-
-    def __init__(self, features: Any) -> None:
-        self._features = features
-
-    def __len__(self) -> int:
-        return len(self._features)
-
-    def gather(self, rows: list[int] | slice) -> Any:
-        features = self._features
-        if features.device.type != "cpu":
-            return features[rows]
-        # Not before a model that needs it is there.
-        import torch
-
-        # Numpy takes a few rows ten times as fast as torch.
-        view = features.view(torch.int16 if features.dtype.itemsize == 2 else torch.int32).numpy()
-        return torch.from_numpy(view[rows]).view(features.dtype)
-
-
 def _committed(
-    text: Text, item: SequenceWork, verdict: Verdict | None, whole: StepFeatures | None, begin: int, lent: bool,
+    known: _Following, item: SequenceWork, verdict: Verdict | None, whole: StepFeatures | None, begin: int,
 ) -> Committed:  # fmt: skip
-    """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
-    rows: list[int] | slice
-    if verdict is None:
-        tokens, accepted = item.tokens, 0
-        following = text.tokens[item.start + len(tokens)]
-        rows = slice(begin, begin + len(tokens))
-    else:
-        accepted, draft = verdict.accepted, item.draft
-        tokens, following = item.tokens + verdict.tokens[:accepted], verdict.tokens[accepted]
-        # A view where the rows are adjacent.
-        rows = slice(begin, begin + len(tokens))
-        if draft.parents:
-            path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted])
-            first = begin + len(item.tokens)
-            rows = [*range(begin, first), *(first + place for place in path)]
+    tokens, following, accepted, rows = advance(known.text, item, verdict)
+    # A view where the rows are adjacent.
+    places = slice(begin, begin + len(rows)) if isinstance(rows, range) else [begin + each for each in rows]
     return Committed(
         text_id=item.sequence_id,
         start=item.start,
@@ -162,7 +155,7 @@ def _committed(
         following=following,
         accepted=accepted,
         asked=verdict is not None and item.next_budget > 0,
-        step=None if whole is None else Features(whole.gather, rows, len(whole)),
+        step=None if whole is None else Features(whole.gather, places, len(whole)),
         pages=item.pages,
-        lent=lent,
+        lent=known.new.lent,
     )

@@ -12,7 +12,7 @@ reads tokens alone: a token has its own position, and what it has read of accept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from services.worker.running.torch_model import TorchModel
 
 # Rows of texts that no draft is asked for wait, because most of those that `auto` doesn't ask for end unread. With more
-# than this many in all, the text with the most of them is read.
+# than this many in all, the texts with the most of them are read, until an eighth of the room is free: one pass over
+# many rows costs less than many over a few.
 WAITING_ROWS = 8192
 # Steps of which a text keeps the features of all rows until it gathers its own, and rows of these steps.
-WHOLE_STEPS, WHOLE_ROWS = 64, 4096
+WHOLE_STEPS, WHOLE_ROWS = 64, 2048
 
 
 class Following:
@@ -64,7 +65,9 @@ class Following:
         if not self.waiting:
             self.waiting_from = start
         self.waiting += tokens
-        if step is not None:
+        if step is not None and not step.whole:
+            self.gathered().append(step.read())
+        elif step is not None:
             if not self.steps:
                 self.whole_rows = 0
             self.steps.append(step)
@@ -109,11 +112,18 @@ class Following:
         return same
 
 
-def crowds(known: Collection[Following]) -> Following | None:
-    """The text with the most waiting rows, if there are too many in all."""
-    if sum(len(each.waiting) for each in known) <= WAITING_ROWS:
-        return None
-    return max(known, key=lambda each: len(each.waiting))
+def crowding(known: Mapping[int, Following], readable: Sequence[Committed]) -> set[int]:
+    """The texts that are read because too many rows wait in all."""
+    left = sum(len(each.waiting) for each in known.values())
+    found: set[int] = set()
+    if left <= WAITING_ROWS:
+        return found
+    for each in sorted(readable, key=lambda each: -len(known[each.text_id].waiting)):
+        if left <= WAITING_ROWS - WAITING_ROWS // 8:
+            break
+        left -= len(known[each.text_id].waiting)
+        found.add(each.text_id)
+    return found
 
 
 def read_now(
@@ -127,11 +137,13 @@ def read_now(
     these rows. `asks`: the last row of a text that a draft is asked for is wanted."""
     rows: dict[int, HeadRows] = {}
     features: list[torch.Tensor] = []
-    crowding = crowds(known.values())
     for each in results:
-        following = known.setdefault(each.text_id, Following())
-        wait(each, following)
-        if each.asked or each.lent or following is crowding:
+        wait(each, known.setdefault(each.text_id, Following()))
+    # Without pages a text's rows can't be read.
+    crowds = crowding(known, [each for each in results if each.pages])
+    for each in results:
+        if each.asked or each.lent or (each.pages and each.text_id in crowds):
+            following = known[each.text_id]
             features += following.gathered()
             following.pages = each.pages
             rows[each.text_id] = following.rows(asks and each.asked)

@@ -25,6 +25,7 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.heads.drafters import FAULT_REST, HeadDrafters
+from services.worker.speculation.heads.unread import MOST_ROWS, MOST_STEPS
 from services.worker.speculation.remote.proposers import Proposers
 
 
@@ -87,6 +88,13 @@ def features_of(items: list[SequenceWork]) -> torch.Tensor:
 def step(
     drafters: HeadDrafters, *pairs: tuple[SequenceWork, Verdict | None]
 ) -> list[Draft]:
+    """Told at once."""
+    drafts = step_later(drafters, *pairs)
+    drafters._catch_up()
+    return drafts
+
+
+def step_later(drafters: HeadDrafters, *pairs: tuple[SequenceWork, Verdict | None]) -> list[Draft]:
     items = [item for item, _ in pairs]
     return drafters.step(items, [verdict for _, verdict in pairs], features_of(items))
 
@@ -154,6 +162,55 @@ def test_items_with_a_budget_get_a_draft_behind_their_text_in_one_call() -> None
         (1, [1, 8, 7], 2), (2, [1, 2, 3, 7, 8], 3),
     ]  # fmt: skip
     assert [(each.temperature, each.seed, each.text.prompt_tokens) for each in requests] == [(0.0, 0, 2), (0.5, 9, 3)]
+
+
+def test_steps_behind_which_no_draft_is_asked_for_are_told_in_one_piece_for_each_text() -> None:
+    drafters, toy = joined(new(1), new(2, [4, 5]), new(3, drafter=""))
+    chunk, other = item([1, 2], verify=False), item([9], sequence_id=3)
+    step_later(drafters, (chunk, None), (other, Verdict([9], 0)))
+    step_later(drafters, (item([3], 2), Verdict([6], 0)), (item([4, 5], sequence_id=2), Verdict([7], 0)))
+    # Drafts of text are verified meanwhile, a chain and a tree.
+    chain, tree = item([6], 3, Draft([7, 8, 9])), item([7], 2, TREE, sequence_id=2)
+    assert step_later(drafters, (chain, Verdict([7, 8, 1], 2)), (tree, Verdict([5, 8, 1], 2))) == []
+    assert toy.committed == [] and toy.requests == []
+    asks = item([1], 5, sequence_id=2, next_budget=3, pages=[4])
+    assert [len(draft.tokens) for draft in step_later(drafters, (asks, Verdict([2], 0)))] == [3]
+    assert [(each.text_id, *told(each)[:4], each.asked) for each in toy.committed] == [
+        (1, 0, [1, 2, 3, 6, 7, 8], 1, 2, False), (2, 0, [4, 5, 7, 5, 8], 1, 2, False), (2, 5, [1], 2, 0, True),
+    ]  # fmt: skip
+    # Each token's features are those of its row in its own step.
+    assert [told(each)[4] for each in toy.committed] == [[0, 1, 0, 0, 1, 2], [1, 2, 4, 5, 8], [0]]
+    assert list(toy.requests[0][0].text.tokens) == [4, 5, 7, 5, 8, 1, 2]
+
+
+def test_a_text_whose_pages_were_taken_meanwhile_is_told_in_pieces_without_them() -> None:
+    drafters, toy = joined(new(1), new(2))
+    both = [(item([1, 2, 3], sequence_id=each, pages=[1]), Verdict([4], 0)) for each in (1, 2)]
+    step_later(drafters, *both)
+    step_later(drafters, (item([4], 3, sequence_id=2, pages=[3]), Verdict([5], 0)))
+    step_later(drafters, (item([1, 2, 3, 4], pages=[2]), Verdict([5], 0)))
+    step(drafters, (item([5], 4, pages=[2]), Verdict([6], 0)))
+    assert [(each.text_id, each.start, each.tokens, each.pages) for each in toy.committed] == [
+        (1, 0, [1, 2, 3], ()), (1, 0, [1, 2, 3, 4, 5], [2]), (2, 0, [1, 2, 3, 4], ()),
+    ]  # fmt: skip
+
+
+def test_steps_do_not_wait_longer_than_their_features_may_be_kept_and_not_for_a_lent_text() -> None:
+    drafters, toy = joined(new(1))
+    for place in range(MOST_STEPS):
+        assert toy.committed == []
+        step_later(drafters, (item([7], place), Verdict([7], 0)))
+    assert [len(each.tokens) for each in toy.committed] == [MOST_STEPS]
+    step_later(drafters, (item([7] * MOST_ROWS, MOST_STEPS), Verdict([7], 0)))
+    assert [len(each.tokens) for each in toy.committed] == [MOST_STEPS, MOST_ROWS]
+    lent = new(2)
+    lent.lent = True
+    drafters.join(lent)
+    step_later(drafters, (item([1, 2, 3], sequence_id=2), Verdict([4], 0)))
+    assert toy.committed[-1].lent
+    drafters.forget([2])
+    step_later(drafters, (item([7], MOST_STEPS + MOST_ROWS), Verdict([7], 0)))
+    assert toy.committed[-1].text_id == 2
 
 
 def test_rules_that_read_no_probabilities_get_drafts_of_the_most_probable_tokens() -> None:
@@ -281,8 +338,9 @@ def test_drafts_of_the_worker_are_verified_in_the_next_step_with_their_probabili
     assert (stats.method, stats.steps, stats.drafted, stats.accepted) == ("toy", 3, 16, 16)
     assert [len(rows) for rows in world.model.probs] == [8, 8]
     assert all(top == pytest.approx(0.901) for rows in world.model.probs for top in rows)
-    # All that is text was told, each token once, with the features of its own row; the last one isn't computed.
-    tokens = [1, 7, *text][:-1]
+    # All that a draft was asked behind was told, each token once, with the features of its own row.
+    tokens = [1, 7, *text][: len([token for each in toy.committed for token in each.tokens])]
+    assert len(tokens) > 10
     assert [token for each in toy.committed for token in each.tokens] == tokens
     features = torch.cat([each.features for each in toy.committed])
     assert features.tolist() == [[token, place] for place, token in enumerate(tokens)]

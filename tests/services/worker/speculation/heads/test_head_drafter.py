@@ -23,7 +23,7 @@ from services.api.draft_tree import depths, walk
 from services.api.drafter import Committed, Draft, Features
 from services.api.tree_shape import read_shape
 from services.worker.running.head import HeadModel
-from services.worker.speculation.heads import head_drafter
+from services.worker.speculation.heads import head_drafter, unread
 from services.worker.speculation.heads.head_drafter import WHOLE_ROWS, WHOLE_STEPS, Following
 
 
@@ -393,13 +393,17 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
             assert token == 2 * int(logits[::2].argmax())
 
 
-@pytest.mark.parametrize("whole_steps", [2, 64])
+@pytest.mark.parametrize(("whole_steps", "steps_at_once", "most_waiting"), [(2, 64, 8192), (64, 1, 8192), (64, 2, 24)])
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "block", "dflash"])
 def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
-    method: str, whole_steps: int, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asked in one step of five, a drafter drafts there as if it had been asked in all."""
+    method: str, whole_steps: int, steps_at_once: int, most_waiting: int, target: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Asked in one step of five, a drafter drafts there as if it had been asked in all; also where steps are told
+    before, and where texts are read because too many rows wait."""
     monkeypatch.setattr(head_drafter, "WHOLE_STEPS", whole_steps)
+    monkeypatch.setattr(head_drafter, "WAITING_ROWS", most_waiting)
+    monkeypatch.setattr(unread, "MOST_STEPS", steps_at_once)
     folder = target
     if method != "draft_model":
         writers = {"eagle3": reference.write_eagle3, "block": reference.write_block, "dflash": reference.write_dflash}

@@ -1,0 +1,155 @@
+"""Steps that no drafter has read yet. In most steps of a batch for which no head pays, nobody asks for a draft, and a
+drafter that reads each of them would take a share of its time. So steps wait here, and are told in one piece for each
+text when a draft is asked for, or when there are too many.
+
+    steps     a0 b0    a1 b1    b2 c0    ─▶    a0 a1    b0 b1 b2    c0
+
+Knows no drafters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+from services.api import draft_tree as tree
+from services.api.drafter import Committed, Features, Text
+from services.worker.running.work import SequenceWork, Verdict
+
+# Steps, and rows of these steps, whose features of all texts are kept.
+MOST_STEPS, MOST_ROWS = 64, 2048
+
+
+class Advance(NamedTuple):
+    """What a step added to a text: the tokens that are computed now, the one behind them, how many of them come from
+    the draft, and their rows, counted from the item's first."""
+
+    tokens: list[int]
+    following: int
+    accepted: int
+    rows: Sequence[int]
+
+
+def advance(text: Text, item: SequenceWork, verdict: Verdict | None) -> Advance:
+    """All tokens of the item that are text, and the accepted path of its draft."""
+    own = len(item.tokens)
+    if verdict is None:
+        return Advance(item.tokens, text.tokens[item.start + own], 0, range(own))
+    accepted, draft = verdict.accepted, item.draft
+    tokens, following = item.tokens + verdict.tokens[:accepted], verdict.tokens[accepted]
+    if not draft.parents:
+        return Advance(tokens, following, accepted, range(own + accepted))
+    path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted])
+    return Advance(tokens, following, accepted, [*range(own), *(own + place for place in path)])
+
+
+class StepFeatures:
+    """The features of all rows of a step, or of several."""
+
+    def __init__(self, features: Any) -> None:
+        self._features = features
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def gather(self, rows: list[int] | slice) -> Any:
+        # Not before a model that needs it is there.
+        import torch
+
+        features = self._features
+        if features.device.type == "cpu":
+            # Numpy takes a few rows ten times as fast as torch.
+            view = features.view(torch.int16 if features.dtype.itemsize == 2 else torch.int32).numpy()
+            return torch.from_numpy(view[rows]).view(features.dtype)
+        if isinstance(rows, list):
+            # With a list torch would wait for the device.
+            return features[torch.tensor(rows).pin_memory().to(features.device, non_blocking=True)]
+        return features[rows]
+
+    def copy(self, rows: list[int] | slice) -> Any:
+        """That doesn't keep the other rows."""
+        return self.gather(rows).clone()
+
+
+class _Piece:
+    """A part of a text from `start`. `rows` of all features together; `pages` of the newest step."""
+
+    __slots__ = ("accepted", "following", "pages", "rows", "start", "tokens")
+
+    def __init__(self, start: int) -> None:
+        self.start, self.following, self.accepted = start, -1, 0
+        self.tokens: list[int] = []
+        self.rows: list[int] = []
+        self.pages: Sequence[int] = ()
+
+
+class UnreadSteps:
+    def __init__(self) -> None:
+        self._steps: list[tuple[list[SequenceWork], list[Verdict | None], Any]] = []
+        self._rows = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self._steps) >= MOST_STEPS or self._rows >= MOST_ROWS
+
+    def clear(self) -> None:
+        self._steps, self._rows = [], 0
+
+    def add(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> None:
+        """`features` of all rows of the items stay valid; None: no drafter reads any."""
+        self._steps.append((items, verdicts, features))
+        self._rows += sum(item.rows for item in items) if features is None else len(features)
+
+    def take(self, texts: Mapping[int, Text]) -> list[Committed]:
+        """What all of them added to these texts, which get their tokens here. A text of which the last step has no row
+        may have lost its pages, so that none are named."""
+        if not self._steps:
+            return []
+        pieces = self._pieces(texts)
+        last = {item.sequence_id for item in self._steps[-1][0]}
+        features = [features for _, _, features in self._steps if features is not None]
+        self.clear()
+        parts = [(text_id, piece) for text_id, found in pieces.items() for piece in found]
+        ends = list(accumulate(len(piece.rows) for _, piece in parts))
+        gathered = _gathered(features, [piece.rows for _, piece in parts])
+        return [
+            Committed(
+                text_id=text_id, start=piece.start, tokens=piece.tokens, following=piece.following,
+                accepted=piece.accepted,
+                step=None if gathered is None else Features(gathered.copy, slice(end - len(piece.rows), end), 0),
+                pages=piece.pages if text_id in last and piece is pieces[text_id][-1] else (),
+            )
+            for (text_id, piece), end in zip(parts, ends, strict=True)
+        ]  # fmt: skip
+
+    def _pieces(self, texts: Mapping[int, Text]) -> dict[int, list[_Piece]]:
+        """More than one of a text that was begun again."""
+        pieces: dict[int, list[_Piece]] = {}
+        row = 0
+        for items, verdicts, _ in self._steps:
+            for item, verdict in zip(items, verdicts, strict=True):
+                begin, row = row, row + len(item.tokens) + len(item.draft.tokens)
+                text = texts.get(item.sequence_id)
+                if text is None or (verdict is not None and not verdict.tokens):
+                    continue
+                tokens, following, accepted, rows = advance(text, item, verdict)
+                found = pieces.setdefault(item.sequence_id, [])
+                if not found or found[-1].start + len(found[-1].tokens) != item.start:
+                    found.append(_Piece(item.start))
+                piece = found[-1]
+                piece.tokens += tokens
+                piece.rows += [begin + each for each in rows] if len(rows) > 1 else [begin]
+                piece.following, piece.accepted, piece.pages = following, accepted, item.pages
+                if verdict is not None:
+                    text.tokens.extend(verdict.tokens)
+        return pieces
+
+
+def _gathered(features: list[Any], rows: list[list[int]]) -> StepFeatures | None:
+    if not features or not rows:
+        return None
+    import torch
+
+    whole = features[0] if len(features) == 1 else torch.cat(features)
+    return StepFeatures(StepFeatures(whole).gather(list(chain.from_iterable(rows))))
