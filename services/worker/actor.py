@@ -59,6 +59,7 @@ from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import Link, ProposerClient
 from services.worker.speculation.remote.link import LoopLink
 from services.worker.speculation.remote.proposers import Proposers
+from services.worker.speculation.rest import LEAST_ON_GPU, LEAST_SEQUENCES
 from services.worker.timeline import Timelines
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class WorkerActor(Actor):
             Proposers(lambda: self._client(facts.vocabulary)),
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
             time.monotonic,
+            LEAST_ON_GPU if runner.elsewhere else LEAST_SEQUENCES,
         )
         drafts = GuardedController(controller)
         if memory is not None:

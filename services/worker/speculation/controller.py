@@ -39,7 +39,7 @@ from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.probes import Probes
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.remote.proposers import Proposers
-from services.worker.speculation.rest import Rest
+from services.worker.speculation.rest import LEAST_SEQUENCES, Rest
 from services.worker.speculation.speculating import Speculating
 from services.worker.speculation.validity import is_valid
 
@@ -48,6 +48,8 @@ FEW_LEFT = 4
 # Longest wait for drafts: this share of the step's time, and this multiple of the mean time of asking.
 WAIT_SHARE = 0.25
 WAIT_LONGER = 8.0
+# Tokens that a draft may save of which nothing is known yet: with many sequences they are a small part of a step.
+HOPED_TOKENS = 4
 # Assumed seconds of a request before any was measured, and the window of the mean.
 FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
 COST_WINDOW = 16
@@ -60,9 +62,10 @@ class Controller:
         client: Proposers,
         answered: Callable[[Answer, dict[int, int]], None] = lambda answer, tokens: None,
         now: Callable[[], float] = lambda: 0.0,
+        rests_from: int = LEAST_SEQUENCES,
     ) -> None:
         """`answered` gets each answer, and the number of drafted tokens by sequence. `now`: what is done here to ask
-        and to take an answer costs time, too."""
+        and to take an answer costs time, too. `rests_from`: sequences of which not all steps look for drafts."""
         self.client = client
         self.cost_model = StepTime()
         self.acceptance = AcceptanceTable()
@@ -76,7 +79,7 @@ class Controller:
         self.head = HeadDrafting(limits, self._probes)
         # Of a row of a step.
         self._row_seconds = 0.0
-        self._rest = Rest()
+        self._rest = Rest(rests_from)
         # Seconds that it took to make the request that is open.
         self._making = 0.0
         # Whether text drafts were asked for while the worker's head drafted.
@@ -110,6 +113,7 @@ class Controller:
             self._rest.end()
         if self._rest.goes_on():
             return {}, {}
+        steps = self._rest.looked()
         self._take_all(self.client.look())
         known = {
             sequence.sequence_id: self._of(sequence)
@@ -123,7 +127,7 @@ class Controller:
         drafts = self._choose(drafting, plan)
         with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
         with_head = [each for each in with_head if each.sequence.longest_draft > 0]
-        budgets = self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
+        budgets = self.head.budgets(with_head, drafts, steps, self._costs.token_seconds, self._row_seconds)
         if budgets or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
             self._rest.prevent()
         return drafts, budgets
@@ -166,14 +170,18 @@ class Controller:
         return self.client.ask(asks, 0.0 if fixed else wait)
 
     def _worth_asking(self, way: Way, known: list[Speculating], asked_anyway: bool) -> list[Speculating]:
-        """All of them or none: one more sequence in a request costs almost nothing."""
+        """All of them or none, since one more sequence in a request costs almost nothing; but where only those pay of
+        which nothing is known yet, these alone."""
         if not known:
             return []
-        gain = upper_of_all(each.benefit[way] for each in known)
-        if gain is None:
+        unknown = [each for each in known if each.benefit[way].mean is None]
+        gain = upper_of_all(each.benefit[way] for each in known if each.benefit[way].mean is not None) or 0.0
+        cost = self.asking_seconds[way]
+        if asked_anyway or gain > cost or self._probes.due(way, cost):
             return known
-        pays = asked_anyway or gain > self.asking_seconds[way]
-        return known if pays or self._probes.due(way, self.asking_seconds[way]) else []
+        token_seconds = self._costs.token_seconds
+        hope = gain + len(unknown) * HOPED_TOKENS * token_seconds
+        return unknown if hope > cost or not token_seconds else []
 
     def _choose(self, drafting: list[Speculating], plan: Plan) -> dict[int, Draft]:
         """The part of each prepared draft that the step verifies."""
@@ -226,6 +234,7 @@ class Controller:
 
     def ask_ahead(self, work: Work) -> None:
         """Ask for what follows if all of the step's drafts are accepted; for a tree, its first path."""
+        self._rest.launched()
         for each in self._chosen:
             self.counts.expected(*each)
         self._chosen.clear()

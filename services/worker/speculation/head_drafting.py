@@ -29,10 +29,12 @@ class HeadDrafting:
         self._limits, self._probes = limits, probes
 
     def budgets(
-        self, with_head: list[Speculating], drafts: Mapping[int, Draft], token_seconds: float, row_seconds: float
-    ) -> dict[int, DraftBudget]:
+        self, with_head: list[Speculating], drafts: Mapping[int, Draft], steps: int, token_seconds: float,
+        row_seconds: float,
+    ) -> dict[int, DraftBudget]:  # fmt: skip
         """What it is to draft after the step, by sequence. With `auto` only if it pays, and only where the rest of a
-        prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row."""
+        prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row. `steps`: since
+        this was decided last."""
         most = self._limits.model_steps or MAX_DRAFT_TOKENS
         budgets = {
             each.sequence.sequence_id: DraftBudget(min(most, each.sequence.longest_draft))
@@ -40,7 +42,7 @@ class HeadDrafting:
             if each.acceptance is None
         }
         weighed = [each for each in with_head if each.acceptance is not None]
-        worth = self._worth_drafting(weighed, drafts, bool(budgets), token_seconds, row_seconds)
+        worth = self._worth_drafting(weighed, drafts, bool(budgets), steps, token_seconds, row_seconds)
         if worth:
             cost = self.costs.pass_seconds / len(worth) + row_seconds
             floor = min(MOST_FLOOR, cost / token_seconds) if token_seconds else 0.0
@@ -76,6 +78,7 @@ class HeadDrafting:
         known: list[Speculating],
         drafts: Mapping[int, Draft],
         asked_anyway: bool,
+        steps: int,
         token_seconds: float,
         row_seconds: float,
     ) -> list[Speculating]:
@@ -91,7 +94,7 @@ class HeadDrafting:
                 worth.append(each)
             elif gain > LEAST_GAIN:
                 saves = gain * token_seconds - each.worth.drafted * row_seconds
-                each.missed += max(0.0, saves)
+                each.missed += steps * max(0.0, saves)
                 if each.head_draft or each.missed > MISSED * each.unread * self.costs.row_seconds:
                     brings += saves
                     worth.append(each)

@@ -3,8 +3,9 @@ each sequence, and a step that needs none can be launched sooner (scheduling/goi
 
 from __future__ import annotations
 
-# Of fewer sequences the look costs nothing that could be measured.
-LEAST_SEQUENCES = 32
+# Of fewer sequences the look costs nothing that could be measured; on a GPU also a step that could be launched without
+# it is lost.
+LEAST_SEQUENCES, LEAST_ON_GPU = 32, 8
 # A text that begins to repeat itself waits so long for its first draft.
 STEPS = 8
 # Where no sequence may have a draft.
@@ -12,10 +13,15 @@ FOR_EVER = 1 << 62
 
 
 class Rest:
-    def __init__(self) -> None:
+    def __init__(self, least: int) -> None:
+        """`least`: sequences."""
+        self._least = least
         self._left = 0
         # Whether the last look found nothing to do.
         self._idle = False
+        # Steps since the last look, and whether the one that begins is among them.
+        self._steps = 0
+        self._counted = False
 
     @property
     def rests(self) -> bool:
@@ -24,9 +30,21 @@ class Rest:
 
     def goes_on(self) -> bool:
         """Whether the step that begins needs no look."""
-        self._left -= 1
+        if not self._counted:
+            self._counted = True
+            self._left -= 1
+            self._steps += 1
         self._idle = True
         return self._left > 0
+
+    def looked(self) -> int:
+        """The step that begins has its look. How many steps this look is for."""
+        steps, self._steps = self._steps, 0
+        return steps
+
+    def launched(self) -> None:
+        """The step that began runs."""
+        self._counted = False
 
     def prevent(self) -> None:
         """There is something to do."""
@@ -35,7 +53,7 @@ class Rest:
     def begin(self, sequences: int, drafting: bool) -> None:
         """The look is over: rest, unless it found something or the rest goes on already. `drafting`: some of the
         sequences may have drafts."""
-        if self._idle and self._left <= 0 and (sequences >= LEAST_SEQUENCES or not drafting):
+        if self._idle and self._left <= 0 and (sequences >= self._least or not drafting):
             self._left = STEPS if drafting else FOR_EVER
 
     def end(self) -> None:

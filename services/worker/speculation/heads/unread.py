@@ -73,12 +73,13 @@ class StepFeatures:
 
 
 class _Piece:
-    """A part of a text from `start`. `rows` of all features together; `pages` of the newest step."""
+    """A part of a text from `start` to `end`. `rows` of all features together; `pages` of the newest step."""
 
-    __slots__ = ("accepted", "following", "pages", "rows", "start", "tokens")
+    __slots__ = ("accepted", "end", "following", "pages", "rows", "start", "tokens")
 
     def __init__(self, start: int) -> None:
-        self.start, self.following, self.accepted = start, -1, 0
+        self.start = self.end = start
+        self.following, self.accepted = -1, 0
         self.tokens: list[int] = []
         self.rows: list[int] = []
         self.pages: Sequence[int] = ()
@@ -133,14 +134,24 @@ class UnreadSteps:
                 text = texts.get(item.sequence_id)
                 if text is None or (verdict is not None and not verdict.tokens):
                     continue
-                tokens, following, accepted, rows = advance(text, item, verdict)
-                found = pieces.setdefault(item.sequence_id, [])
-                if not found or found[-1].start + len(found[-1].tokens) != item.start:
+                found = pieces.get(item.sequence_id)
+                if found is None:
+                    found = pieces[item.sequence_id] = []
+                if not found or found[-1].end != item.start:
                     found.append(_Piece(item.start))
                 piece = found[-1]
-                piece.tokens += tokens
-                piece.rows += [begin + each for each in rows] if len(rows) > 1 else [begin]
-                piece.following, piece.accepted, piece.pages = following, accepted, item.pages
+                if verdict is not None and len(item.tokens) == 1 and not item.draft.tokens:
+                    # Almost all of them.
+                    piece.tokens.append(item.tokens[0])
+                    piece.rows.append(begin)
+                    piece.end += 1
+                    piece.following, piece.accepted = verdict.tokens[0], 0
+                else:
+                    tokens, piece.following, piece.accepted, rows = advance(text, item, verdict)
+                    piece.tokens += tokens
+                    piece.rows += [begin + each for each in rows]
+                    piece.end += len(tokens)
+                piece.pages = item.pages
                 if verdict is not None:
                     text.tokens.extend(verdict.tokens)
         return pieces

@@ -11,6 +11,7 @@ from driving import request
 from msgspec.structs import replace
 
 from services.api.drafter import NO_DRAFT, Draft
+from services.api.messages import Speculation
 from services.worker.grammar.drafting import SOURCE as GRAMMAR
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted, NewSequence, Result, Work, size_of
@@ -188,7 +189,9 @@ def test_wrong_drafts_are_soon_neither_verified_nor_asked_for() -> None:
     assert 0 < again * world.proposer.seconds <= 2.5 * probes.SHARE * 300 * 0.011, "probed, at a small share"
 
 
-def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay() -> None:
+def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(row_seconds=0.001)
     # Probes are rare: each takes a millisecond.
     world.proposer.wrong, world.proposer.confidence, world.proposer.seconds = True, 0.99, 0.001
@@ -205,10 +208,29 @@ def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay()
     world.proposer.look = look  # type: ignore[method-assign]
     world.run(90)
     assert 90 // STEPS <= looked <= 30
-    world.arrive(99)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    world.arrive(99, namespace="another")
     world.run(3)
-    asked = [ask.sequence.sequence_id for asks in world.proposer.waited + world.proposer.ahead for ask in asks]
-    assert 99 in asked, "a new text ends the rest"
+    asked = [[ask.sequence.sequence_id for ask in asks] for asks in world.proposer.waited + world.proposer.ahead]
+    assert [99] in asked, "a new text ends the rest, and what is known of others isn't asked again"
+
+
+@pytest.mark.parametrize(("sequences", "waits"), [(1, True), (200, False)])
+def test_a_step_waits_for_a_first_draft_only_where_that_could_save_as_much(
+    sequences: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(row_seconds=1e-6, max_sequences=256)
+    world.controller.asking_seconds = {"ahead": 1e-4, "waited": 0.001}
+    world.arrive(0, namespace="one")
+    for sequence_id in range(1, sequences):
+        world.arrive(sequence_id, speculation=Speculation(method="naive"))
+    world.run(5)
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    # Whatever is asked ahead has not been answered when the step begins.
+    world.proposer.ask_ahead = lambda asks: False  # type: ignore[method-assign]
+    world.arrive(999, namespace="another")
+    world.run(3)
+    assert (999 in [ask.sequence.sequence_id for asks in world.proposer.waited for ask in asks]) == waits
 
 
 def test_the_same_where_the_workers_head_does_not_pay_and_it_is_tried_now_and_then() -> None:
