@@ -90,7 +90,7 @@ class Sequences:
     def follow(self, worker: str, item: ProposeItem, vocabulary: str = "") -> FollowedSequence | None:
         """The sequence with the item's tokens added; None if they don't match its text."""
         sequence = self._workers[worker].sequences.get(item.sequence_id)
-        if item.first:
+        if item.first and not (sequence is not None and self._is_said_again(sequence, item, vocabulary)):
             if sequence is not None:
                 self._drop(sequence)
             sequence = self._start(worker, item, vocabulary)
@@ -104,6 +104,19 @@ class Sequences:
             # One long text must not push out all others.
             self._mute(sequence)
         return sequence
+
+    def _is_said_again(self, sequence: FollowedSequence, item: ProposeItem, vocabulary: str) -> bool:
+        """A worker that didn't wait for the answer sends the whole text again: what was made of it is kept."""
+        text, tokens = sequence.text, _packed(item.tokens)
+        return (
+            not sequence.muted
+            and tokens is not None
+            and tokens[: len(text.tokens)] == text.tokens
+            and item.committed == len(tokens)
+            and text.prediction == _packed(item.prediction)
+            and (text.namespace, text.corpora, text.learn, text.prompt_tokens)
+            == (namespace_key(vocabulary, item.namespace), item.corpora, item.learn, item.prompt_tokens)
+        )
 
     def make_room(self) -> None:
         """Called once for each batch. With too many tokens, the least recently used sequences lose their text but stay

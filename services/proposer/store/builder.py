@@ -60,7 +60,7 @@ class SegmentBuilder:
                 return
             # Another process may have sealed it.
             with suppress(Outdated):
-                if pieces := self._pieces(name):
+                if pieces := self._pieces(name, self._begun_later(name)):
                     self._seal(name, pieces)
             with self._state.lock:
                 self._state.to_seal.pop(name, None)
@@ -78,11 +78,20 @@ class SegmentBuilder:
             self._state.learning.stored_tokens -= tokens
             self._state.learning.stored_size -= tokens + PRICE * len(pieces)
 
-    def _pieces(self, name: str) -> list[StoredPiece]:
-        """As many as may be in memory."""
+    def _begun_later(self, name: str) -> range:
+        """The numbers of texts that weren't there when it was asked for: without them a namespace that begins would
+        become a segment of its first words."""
+        with self._state.lock:
+            first, end = self._state.to_seal.get(name), self._state.learning.next_number
+        return range(end if first is None else first, end)
+
+    def _pieces(self, name: str, later: range) -> list[StoredPiece]:
+        """As many as may be in memory, up to the first of a later text."""
         found: list[StoredPiece] = []
         tokens = 0
         for piece in self._database.pieces(name):
+            if piece.text in later:
+                break
             found.append(piece)
             tokens += len(piece.tokens)
             if tokens >= self._state.bounds.learning_tokens:
@@ -135,9 +144,10 @@ class SegmentBuilder:
         """Namespaces beyond the bound are dropped, then segments are evicted until the bytes are within theirs."""
         with self._state.lock:
             spaces = {name: space.files for name, space in self._state.spaces.items()}
+        gone: list[StoredFile] = []
         for name in policy.namespaces_to_drop(spaces, self._state.bounds.max_namespaces):
             files = spaces.pop(name)
             log.info("namespace %s is dropped with %d learned tokens: the store is full", name, total_tokens(files))
-            self._evict(files)
+            gone += files
         total = sum(map(total_bytes, spaces.values())) + self._database.held_bytes(full_log=True)
-        self._evict(policy.to_make_room(spaces, total - self._state.bounds.max_bytes))
+        self._evict([*gone, *policy.to_make_room(spaces, total - self._state.bounds.max_bytes)])

@@ -77,8 +77,8 @@ class Database:
         self.lock = threading.RLock()
         # Rows that were ignored.
         self.damaged = 0
-        # The last change that `look` has seen, and all rows then.
-        self._seen = -1
+        # The last change that is known, all rows then, and whether `look` hasn't told it yet.
+        self._seen, self._changed = -1, False
         self._rows: dict[tuple[Any, ...], StoredFile] = {}
         # Pages of the write-ahead log, which is in the bytes of the store.
         self._log_pages = min(1000, max(16, most_bytes // 16 // _PAGE))
@@ -195,21 +195,28 @@ class Database:
         """The files of each namespace. None: nobody has changed them since the last call."""
         with self.lock, self._errors():
             version = self._version()
-            if version == self._seen:
+            if version == self._seen and not self._changed:
                 return None
-            rows: dict[tuple[Any, ...], StoredFile] = {}
+            if version != self._seen:
+                self._read()
+            self._seen, self._changed = version, False
             found: dict[str, list[StoredFile]] = {}
-            query = f"SELECT * FROM files ORDER BY rowid LIMIT {_MOST_FILES}"
-            for row in self._connection.execute(query).fetchall():
-                try:
-                    rows[row] = self._rows.get(row) or msgspec.convert(_checked(row), StoredFile)
-                    found.setdefault(rows[row].space, []).append(rows[row])
-                except ValueError as error:
-                    self.damaged += 1
-                    log.error("a file is lost: %r in %s: %s", row[0], self.path, error)
-                    self._connection.execute("DELETE FROM files WHERE file = ?", row[:1])
-            self._rows, self._seen = rows, version
+            for file in self._rows.values():
+                found.setdefault(file.space, []).append(file)
             return found
+
+    def _read(self) -> None:
+        """All rows, of which those that were there before aren't checked again."""
+        rows: dict[tuple[Any, ...], StoredFile] = {}
+        query = f"SELECT * FROM files ORDER BY rowid LIMIT {_MOST_FILES}"
+        for row in self._connection.execute(query).fetchall():
+            try:
+                rows[row] = self._rows.get(row) or msgspec.convert(_checked(row), StoredFile)
+            except ValueError as error:
+                self.damaged += 1
+                log.error("a file is lost: %r in %s: %s", row[0], self.path, error)
+                self._connection.execute("DELETE FROM files WHERE file = ?", row[:1])
+        self._rows = rows
 
     def change(
         self,
@@ -219,23 +226,32 @@ class Database:
     ) -> None:
         """`sealed` are the pieces of a namespace up to the last of them. Outdated: one of these, or of `remove`, is no
         longer there, and nothing has changed."""
-        with self.transaction() as connection:
-            for old in remove:
-                if connection.execute("DELETE FROM files WHERE file = ?", (old.file,)).rowcount != 1:
-                    raise Outdated
-            for new in add:
-                row = _row(msgspec.structs.astuple(new))
-                connection.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
-            if sealed is not None:
-                space, pieces = sealed
-                done = connection.execute("DELETE FROM pieces WHERE space = ? AND id <= ?", (space, pieces[-1].id))
-                if done.rowcount != len(pieces):
-                    raise Outdated
-            connection.execute(f"PRAGMA user_version = {(self._version() + 1) % (1 << 31)}")
+        with self.lock:
+            with self.transaction() as connection:
+                version = self._version()
+                for old in remove:
+                    if connection.execute("DELETE FROM files WHERE file = ?", (old.file,)).rowcount != 1:
+                        raise Outdated
+                rows = {_row(msgspec.structs.astuple(new)): new for new in add}
+                for row in rows:
+                    connection.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
+                if sealed is not None:
+                    space, pieces = sealed
+                    done = connection.execute("DELETE FROM pieces WHERE space = ? AND id <= ?", (space, pieces[-1].id))
+                    if done.rowcount != len(pieces):
+                        raise Outdated
+                connection.execute(f"PRAGMA user_version = {_after(version)}")
+            if version == self._seen:
+                self._follow(rows, {old.file for old in remove})
         for old in remove:
             # What stays is swept at the next start.
             with suppress(OSError):
                 os.unlink(self._files / old.file)
+
+    def _follow(self, added: dict[tuple[Any, ...], StoredFile], removed: set[str]) -> None:
+        """Nobody else has changed the files since the last look: what is there now is known without reading it."""
+        self._rows = {row: file for row, file in self._rows.items() if row[0] not in removed} | added
+        self._seen, self._changed = _after(self._seen), True
 
     def sweep(self) -> None:
         """Removes files that are not named: of processes that died. To be called while no other process is there."""
@@ -279,6 +295,11 @@ def set_aside(path: Path) -> Path:
         path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
     os.replace(path, aside)
     return aside
+
+
+def _after(version: int) -> int:
+    """The next number of a change."""
+    return (version + 1) % (1 << 31)
 
 
 # Rows -----------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class Learning:
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
-        # No other process has the same numbers.
-        self._next_number = secrets.randbits(62)
+        # Of the next text that begins. No other process has the same numbers.
+        self.next_number = secrets.randbits(62)
         self._open: dict[tuple[str, int], LearningText] = {}
         self._unwritten: dict[LearningText, None] = {}
         self._held = 0
@@ -49,8 +49,8 @@ class Learning:
             self.dropped += len(new)
             return
         if text is None:
-            text = self._open[space, text_id] = LearningText(space, self._next_number)
-            self._next_number += 1
+            text = self._open[space, text_id] = LearningText(space, self.next_number)
+            self.next_number += 1
         text.tokens.extend(new)
         self._held += price
         self._unwritten[text] = None

@@ -168,9 +168,9 @@ class Library:
     # Segments ---------------------------------------------------------------------------------------------
 
     def seal(self, namespace: str) -> None:
-        """What was learned in the namespace becomes a segment, in a thread."""
+        """What was learned in the namespace becomes a segment, in a thread; texts that begin from now on don't."""
         with self._state.lock:
-            self._state.to_seal[space_of(namespace)] = None
+            self._state.to_seal[space_of(namespace)] = self._state.learning.next_number
         self._wake()
 
     def version(self, namespace: str) -> int:

@@ -51,8 +51,9 @@ class StoreState:
     uploads: Uploads
     lock: threading.Lock = field(default_factory=threading.Lock)
     spaces: dict[str, Space] = field(default_factory=dict)
-    # Namespaces to be sealed, and to be looked at by the next compaction.
-    to_seal: dict[str, None] = field(default_factory=dict)
+    # Namespaces to be sealed, with the number of the first text of this process that isn't to be (None: all are); and
+    # those to be looked at by the next compaction.
+    to_seal: dict[str, int | None] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     # Corpora to be removed, and the progress of those being built.
     removals: list[tuple[str, str]] = field(default_factory=list)

@@ -49,6 +49,19 @@ def test_tokens_sent_again_after_a_lost_answer_are_not_added_twice(sequences: Se
     assert text(sequences.follow("t", delta(1, 5, 7, 8, 9))) == [5, 6, 7, 8, 9]
 
 
+def test_a_whole_text_that_is_sent_again_goes_on(sequences: Sequences, released: list[int]) -> None:
+    """Its worker didn't wait for the answer."""
+    before = sequences.follow("t", whole(1, 5, 6))
+    after = sequences.follow("t", whole(1, 5, 6, 7))
+    assert after is before and text(after) == [5, 6, 7] and (sequences.tokens, released) == (3, [])
+    # Another text, or another request's, is a new one.
+    for item in (whole(1, 5, 7), replace(whole(1, 5, 7, 8), namespace="mine"), replace(whole(1, 5), namespace="mine")):
+        after = sequences.follow("t", item)
+        assert after is not before and text(after) == item.tokens
+        before = after
+    assert len(sequences) == 1 and len(released) == 3
+
+
 @pytest.mark.parametrize(
     "item",
     [

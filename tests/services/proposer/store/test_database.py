@@ -292,3 +292,19 @@ def test_a_damaged_database_is_set_aside_and_segments_are_found_again(tmp_path, 
         library.close()
     assert path.with_name("library.db.damaged").read_bytes() == b"nothing"
     assert "is damaged and is now" in caplog.text and "1 segments of learned text were found again" in caplog.text
+
+
+def test_what_this_process_has_changed_is_known_without_reading_it_again(database, opened, segments):
+    there(database, file(1), file(2, TWO))
+    database.look()
+    statements = []
+    database._connection.set_trace_callback(statements.append)
+    (segments / file(3).file).write_bytes(b"x")
+    database.change([file(3)], [file(1)])
+    assert database.look() == {TWO: [file(2, TWO)], ONE: [file(3)]} and database.look() is None
+    assert not any("SELECT * FROM files" in each for each in statements)
+    # Another one's change is read, also where an own one follows it.
+    opened().change([file(4)])
+    database.change([], [file(3)])
+    assert database.look() == {TWO: [file(2, TWO)], ONE: [file(4)]} == opened().look()
+    assert database.look() is None

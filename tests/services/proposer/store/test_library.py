@@ -79,6 +79,36 @@ def test_a_text_that_goes_on_is_cut_where_it_was_sealed(open_library):
     assert recent(library, "a") == [array("i", [3])]
 
 
+def test_a_text_that_begins_after_a_seal_was_asked_for_is_not_in_it(open_library):
+    """The thread comes late: a namespace that begins isn't sealed with its first words."""
+    library = open_library()
+    teach(library, "old", [1])
+    for namespace in ("old", "new"):
+        library.seal(namespace)
+        library.learn(namespace, 7, [2])
+    library.work()
+    assert said(library, "old") == [[1]] and recent(library, "old") == [array("i", [2])]
+    assert said(library, "new") == [] and recent(library, "new") == [array("i", [2])]
+    library.seal("new")
+    library.work()
+    assert said(library, "new") == [[2]]
+
+
+def test_namespaces_beyond_the_bound_go_in_one_transaction(open_library, clock):
+    library = open_library()
+    for namespace in "abcde":
+        clock.time += DAY
+        sealed(library, namespace, [1])
+    library.close()
+    library = open_library(Bounds(max_namespaces=2))
+    changed = []
+    change = library._database.change
+    library._database.change = lambda *args, **more: (changed.append(args), change(*args, **more))
+    library.work()
+    assert [len(removed) for _, removed, *_ in changed] == [3]
+    assert library.stats().namespaces == 2
+
+
 def test_an_id_may_be_used_again_once_its_text_has_ended(open_library):
     library = open_library()
     teach(library, "a", [1])
