@@ -100,7 +100,7 @@ class UnreadSteps:
     def add(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> None:
         """`features` of all rows of the items stay valid; None: no drafter reads any."""
         self._steps.append((items, verdicts, features))
-        self._rows += sum(item.rows for item in items) if features is None else len(features)
+        self._rows += len(items) if features is None else len(features)
 
     def take(self, texts: Mapping[int, Text]) -> list[Committed]:
         """What all of them added to these texts, which get their tokens here. A text of which the last step has no row
