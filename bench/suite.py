@@ -69,16 +69,16 @@ FORMS: dict[str, tuple[SuitePart, ...]] = {
     # In order of worth. What is wrong isn't worth timing: first the kernels are held to their references there, and the
     # texts to each other.
     ON_GPU: (
-        SuitePart("gpu_environment", "", 45),
         SuitePart("parity", "--seconds 125", 130),
-        SuitePart("gpu_law3", "", 80),
-        SuitePart("gpu_steps", "", 35),
-        SuitePart("gpu_verify", "", 40),
-        SuitePart("gpu_decode", "", 30),
-        SuitePart("gpu_attention", "", 25),
-        SuitePart("gpu_runner", "", 35),
+        SuitePart("gpu_law3", "--tokens 128", 30),
+        SuitePart("gpu_decode", "", 40),
+        SuitePart("gpu_http", "--seconds 95", 110),
         SuitePart("gpu_prefill", "", 25),
-        SuitePart("gpu_http", "", 90),
+        SuitePart("gpu_steps", "", 25),
+        SuitePart("gpu_verify", "", 40),
+        SuitePart("gpu_attention", "", 20),
+        SuitePart("gpu_runner", "", 20),
+        SuitePart("gpu_environment", "", 45),
     ),
 }
 # Of all stages on a GPU.

@@ -15,6 +15,7 @@ import torch
 
 from kernels import interpreter
 from kernels.device_times import milliseconds
+from models.batch import Batch
 from models.config import Fields
 from models.llama import network
 from models.quantized.stored import StoredLinear, StoredPart
@@ -37,6 +38,8 @@ TOY: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 128,
 }  # fmt: skip
 PAGE_TOKENS = 32
+# Of a kernel's name: those of other libraries hold all their template's arguments.
+NAME_LENGTH = 60
 NO_GPU = "torch sees no GPU on this machine, and nothing else can stand in for one"
 
 
@@ -70,6 +73,12 @@ def facts(where: torch.device) -> dict[str, Any]:
     return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
 
 
+def begun(options: argparse.Namespace, where: torch.device) -> dict[str, Any]:
+    """A stage's figures, to be filled as they are found: should the clock or an error end it, they become its row."""
+    options.so_far = facts(where)
+    return options.so_far
+
+
 # Times ------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +109,57 @@ def captured(run: Callable[[], None], where: torch.device) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         run()
     return graph.replay
+
+
+def replayed_ms(replay: Callable[[], Any], count: int, turns: int, where: torch.device) -> float:
+    """Milliseconds of the device for one of `count` replays back to back, the median of `turns`. The host is ahead of
+    the device from the first one on, so its time isn't in it."""
+    if where.type != "cuda":
+        return statistics.median(milliseconds(replay, turns, where))
+    torch.cuda.synchronize()
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(turns)]
+    # The device is busy with these when the clock is started behind them.
+    for _ in range(2):
+        replay()
+    for begin, end in pairs:
+        begin.record()
+        for _ in range(count):
+            replay()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / count
+
+
+def ratios(ms: dict[str, float], of: dict[str, float]) -> dict[str, float]:
+    return {name: round(each / of[name], 3) for name, each in ms.items()}
+
+
+def step_replay(executor: Any, batch: Batch) -> Callable[[], Any]:
+    """Starts the graph of this step again, whose inputs stay in their place: no host's work and no copy is in it."""
+    executor.forward(batch)
+    graphs = executor._graphs
+    bucket = graphs.bucket_of(len(batch.tokens)) if graphs else 0
+    assert bucket, f"there is no graph for {len(batch.tokens)} rows"
+    return lambda: graphs.replay(bucket)
+
+
+def kernel_us(call: Callable[[], Any], where: torch.device, most: int = 12, turns: int = 5) -> dict[str, list[float]]:
+    """Of a call's kernels the slowest: name -> microseconds of all its launches, and how many there are. One that waits
+    for the kernel in front of it (kernels/dependent.py) has that wait in its time."""
+    if where.type != "cuda":
+        return {}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(turns):
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = {}
+    for each in profile.events():
+        if each.device_type == torch.autograd.DeviceType.CUDA:
+            total = found.setdefault(each.name[:NAME_LENGTH], [0.0, 0])
+            total[0] += (each.time_range.end - each.time_range.start) / turns
+            total[1] += 1 / turns
+    slowest = sorted(found.items(), key=lambda each: -each[1][0])[:most]
+    return {name: [round(us, 2), round(count, 1)] for name, (us, count) in slowest}
 
 
 def busy_ms(call: Callable[[], Any], turns: int, where: torch.device) -> float:

@@ -102,6 +102,31 @@ def test_a_benchmark_that_breaks_is_told_from_one_that_misses_a_bar(
     assert command.main(["bus", "--no-row"]) == code
 
 
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), ValueError("broken")])
+def test_a_stage_that_is_stopped_leaves_what_it_had_measured(
+    problem: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known: dict[str, float] = {}
+
+    class Module:
+        HELP = "made up"
+        flags = staticmethod(lambda parser: None)
+
+        @staticmethod
+        def measure(options: argparse.Namespace) -> dict[str, object]:
+            options.so_far = {"gpu": "Some GPU", "us": known}
+            raise problem
+
+    monkeypatch.setattr(command, "load", lambda name: Module)
+    with pytest.raises(type(problem)):
+        command._measured("bus", ["--results", str(tmp_path)])
+    assert rows.read("bus", tmp_path) == []
+    known["1 row"] = 3.5
+    assert command._measured("bus", ["--results", str(tmp_path)]) == command.FAILED
+    [row] = rows.read("bus", tmp_path)
+    assert row["figures"]["us"] == {"1 row": 3.5} and type(problem).__name__ in row["figures"]["missed"][0]
+
+
 def bare(folder: Path) -> dict[str, str]:
     """Every Python that is started with it lacks what carries messages."""
     (folder / "sitecustomize.py").write_text(MISSING)
