@@ -29,7 +29,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    figures = stage.facts(stage.device(options))
+    figures = stage.begun(options, stage.device(options))
     at_once, tokens = ((2,), 3) if options.dry_run else (AT_ONCE, TOKENS)
     with tempfile.TemporaryDirectory(prefix="runner-") as scratch:
         place, figures["weights"] = law3.model_folder(Path(scratch), options)
@@ -39,7 +39,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         figures["path"] = loop.runner.facts.path
         ready = launch.compiled_late()
         for count in at_once:
-            figures[f"{count} at once"] = spoken(loop, count, tokens, 8 if options.dry_run else PROMPT)
+            figures[f"{count} at once"] = found = spoken(loop, count, tokens, 8 if options.dry_run else PROMPT)
+            print(f"-- {count} at once: {found}", flush=True)
         figures["compiled_late"] = launch.compiled_late() - ready
     return figures | {"missed": missed(figures)}
 

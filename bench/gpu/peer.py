@@ -1,0 +1,265 @@
+"""Peers on the same GPU in the same minutes: transformers' continuous batching and generate beside our runner in
+process, and torch's own kernels (cuBLAS, SDPA) beside ours in the shapes of Llama 3.1 8B.
+
+Texts are greedy and of one length, and all prompts are there at once; a rate counts whole answers, prompts included.
+Ours run before and after each of theirs. A part that fails is told, and the next one begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu import attention, in_process, law3, stage
+from bench.shown import Shown
+from bench.suite import LeftOut
+from kernels.gemm import fused as gemm
+
+HELP = "transformers' continuous batching beside our runner, cuBLAS and SDPA beside our kernels, by ratio"
+AT_ONCE, TOKENS, PROMPT = (64, 1, 16), 200, 128
+# Of 8B's layer and its head: outputs and inputs.
+LINEARS = {
+    "qkv": (6144, 4096), "output": (4096, 4096), "gate, up": (28672, 4096), "down": (4096, 14336),
+    "head": (128256, 4096),
+}  # fmt: skip
+ROWS, REPLAYS = (1, 16, 64, 256, 2048), 10
+# More than a cache holds.
+UNCACHED_BYTES = 1 << 28
+# Sequences, context, and queries of each.
+ATTENTION = ((1, 4096, 1), (16, 4096, 1), (64, 4096, 1), (1, 2048, 2048))
+# Pages of transformers' cache, each of 256 tokens, and rows of its largest step.
+BLOCKS, STEP_TOKENS = 256, 8192
+SHOWN = (
+    Shown("Beside transformers on the same GPU", "answers>*>*",
+          {"ours": "ours, tokens/s", "theirs": "theirs, tokens/s", "ratio": "ours / theirs"},
+          "Greedy answers of 200 tokens to prompts of 128, in process, without drafts; ours strict."),
+    Shown("Beside torch's kernels on the same GPU", "linears>*>*|attention>*",
+          {"ours": "ours, µs", "theirs": "theirs, µs", "ratio": "ours / theirs"},
+          "Device times in the shape of Llama 3.1 8B; ours strict: linears beside cuBLAS, attention beside SDPA."),
+)  # fmt: skip
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    stage.flags(parser)
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no part after these; 0: no limit")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    end = time.monotonic() + (options.seconds or 3600.0)
+    where = stage.device(options)
+    if util.find_spec("transformers") is None:
+        raise LeftOut("transformers isn't here")
+    figures = stage.begun(options, where)
+    figures |= {"transformers": metadata.version("transformers"), "linears": {}, "attention": {}, "answers": {}}
+    figures["missed"] = []
+    with tempfile.TemporaryDirectory(prefix="peer-") as scratch:
+        for name, part in parts(figures, options, Path(scratch), where):
+            if time.monotonic() > end:
+                figures["missed"].append(f"{name}: no time was left")
+                continue
+            try:
+                part()
+            except Exception as problem:
+                figures["missed"].append(f"{name}: {type(problem).__name__}: {problem}"[:300])
+                print(f"-- {figures['missed'][-1]}", flush=True)
+    return figures
+
+
+def parts(
+    figures: dict[str, Any], options: argparse.Namespace, scratch: Path, where: torch.device
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The worthiest first."""
+    texts = Texts(figures, options, scratch, where)
+    yield "models", texts.load
+    for count in texts.at_once:
+        yield f"continuous batching, {count}", lambda count=count: texts.beside("continuous batching", count)  # type: ignore[misc]
+    rows, sizes = ((2,), ((2, 40, 1),)) if options.dry_run else (ROWS, ATTENTION)
+    for name, (n, k) in LINEARS.items():
+        shape = (64, 32) if options.dry_run else (n, k)
+        yield name, lambda name=name, shape=shape: linear(figures, name, shape, rows, options.turns, where)  # type: ignore[misc]
+    for size in sizes:
+        yield f"attention {size}", lambda size=size: attended(figures, *size, options.turns, where)  # type: ignore[misc]
+    for way in ("continuous batching, graphs", "generate"):
+        for count in texts.at_once:
+            yield f"{way}, {count}", lambda way=way, count=count: texts.beside(way, count)  # type: ignore[misc]
+
+
+# Answers ------------------------------------------------------------------------------------------------
+
+
+class Texts:
+    """The same model twice, and who answers with it."""
+
+    def __init__(
+        self, figures: dict[str, Any], options: argparse.Namespace, scratch: Path, where: torch.device
+    ) -> None:
+        self._figures, self._options, self._scratch, self._where = figures, options, scratch, where
+        self.at_once = (2,) if options.dry_run else AT_ONCE
+        self._tokens, self._prompt = (3, 8) if options.dry_run else (TOKENS, PROMPT)
+
+    def load(self) -> None:
+        from transformers import AutoModelForCausalLM, logging
+
+        logging.set_verbosity_error()
+        folder, self._figures["weights"] = law3.model_folder(self._scratch, self._options)
+        self._loop = in_process.load(folder, kv_cache_mb=4096)
+        self._figures["path"] = self._loop.runner.facts.path
+        dtype = torch.float32 if self._options.dry_run else torch.bfloat16
+        own = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+        self._model: Any = own.to(self._where).eval()
+        # Answers have one length.
+        self._model.generation_config.eos_token_id = None
+        self._model.config.eos_token_id = None
+
+    def beside(self, way: str, count: int) -> None:
+        prompts = law3.prompts(self._loop.runner.facts.vocab_size, (self._prompt,) * count)
+        ways = {"generate": self._generated, "continuous batching": self._batched}
+        answer = ways.get(way, lambda asked: self._batched(asked, graphs=True))
+        # The first one warms up.
+        before = [self._rate(lambda: self._loop.generate(prompts, self._tokens).texts) for _ in range(2)][-1]
+        theirs, answers = answer(prompts)
+        after = self._rate(lambda: self._loop.generate(prompts, self._tokens).texts)
+        found: dict[str, Any] = {"ours": round(statistics.fmean((before, after)), 1), "theirs": round(theirs, 1)}
+        found["ratio"] = round(found["ours"] / found["theirs"], 3)
+        # Theirs rounds elsewhere: a text may take another way, and none does from the beginning.
+        own = self._loop.generate(prompts, self._tokens).texts
+        found["same_first_token"] = sum(a[:1] == b[:1] for a, b in zip(own, answers, strict=True)) / count
+        self._figures["answers"].setdefault(way, {})[f"{count} at once"] = found
+        print(f"-- {way}, {count} at once: {found}", flush=True)
+
+    def _rate(self, answer: Callable[[], list[list[int]]]) -> float:
+        return self._timed(answer)[0]
+
+    def _timed(self, answer: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
+        stage.wait(self._where)
+        begin = time.perf_counter()
+        texts = answer()
+        seconds = time.perf_counter() - begin
+        if wrong := {len(text) for text in texts} - {self._tokens}:
+            raise ValueError(f"answers of {sorted(wrong)} tokens instead of {self._tokens}")
+        return sum(map(len, texts)) / seconds, texts
+
+    def _generated(self, prompts: list[list[int]]) -> tuple[float, list[list[int]]]:
+        asked = torch.tensor(prompts, device=self._where)
+        fields = {"attention_mask": torch.ones_like(asked), "max_new_tokens": self._tokens}
+
+        def answer() -> list[list[int]]:
+            told = self._model.generate(asked, **fields, do_sample=False, pad_token_id=0)
+            texts: list[list[int]] = told[:, asked.shape[1] :].tolist()
+            return texts
+
+        return self._timed(answer)
+
+    def _batched(self, prompts: list[list[int]], graphs: bool | None = None) -> tuple[float, list[list[int]]]:
+        """`graphs` None: as it chooses by itself."""
+        from transformers import GenerationConfig
+        from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+        asked = GenerationConfig(max_new_tokens=self._tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        sizes = ContinuousBatchingConfig(
+            num_blocks=BLOCKS, max_batch_tokens=STEP_TOKENS, max_requests_per_batch=len(prompts), use_cuda_graph=graphs
+        )
+        session = self._model.continuous_batching_context_manager(
+            generation_config=asked, continuous_batching_config=sizes, block=True, timeout=5
+        )
+        with session as manager:
+            # Makes its cache and warms up.
+            _collected(manager, prompts[:1], 4)
+            return self._timed(lambda: _collected(manager, prompts, self._tokens))
+
+
+def _collected(manager: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    names = manager.add_requests(inputs=prompts, max_new_tokens=tokens)
+    found: dict[str, list[int]] = {}
+    while len(found) < len(names):
+        result = manager.get_result(timeout=1)
+        if result is None:
+            if not manager.is_running():
+                raise RuntimeError("its thread has ended")
+        elif result.is_finished():
+            if result.error:
+                raise RuntimeError(result.error)
+            found[result.request_id] = list(result.generated_tokens)
+    return [found[name] for name in names]
+
+
+# Kernels ------------------------------------------------------------------------------------------------
+
+
+def linear(
+    figures: dict[str, Any], name: str, shape: tuple[int, int], rows: tuple[int, ...], turns: int, where: torch.device
+) -> None:
+    """Ours and cuBLAS' in turns, each over weights that no cache holds; the head's sums stay float32 in ours."""
+    outputs, inputs = shape
+    copies = -(-UNCACHED_BYTES // (2 * outputs * inputs)) if where.type == "cuda" else 1
+    weights = [torch.randn(outputs, inputs, device=where).mul_(inputs**-0.5).bfloat16() for _ in range(copies)]
+    for count in rows:
+        x = torch.randn(count, inputs, device=where).bfloat16()
+        dtype = torch.float32 if name == "head" else torch.bfloat16
+        mine, other = gemm.linear(x, weights[0], out_dtype=dtype).float(), torch.nn.functional.linear(x, weights[0])
+        torch.testing.assert_close(mine, other.float(), atol=5e-2, rtol=5e-2)
+        del mine, other
+
+        def ours(x: torch.Tensor = x, dtype: torch.dtype = dtype) -> None:
+            for weight in weights:
+                gemm.linear(x, weight, out_dtype=dtype)
+
+        def theirs(x: torch.Tensor = x) -> None:
+            for weight in weights:
+                torch.nn.functional.linear(x, weight)
+
+        found = in_turns(ours, theirs, copies, turns, where)
+        figures["linears"].setdefault(name, {})[f"{count} row{'s' * (count > 1)}"] = found
+        print(f"-- {name}, {count} rows: {found}", flush=True)
+
+
+def attended(
+    figures: dict[str, Any], sequences: int, context: int, queries: int, turns: int, where: torch.device
+) -> None:
+    layers, sdpa = attention.LAYERS if where.type == "cuda" else 1, torch.nn.functional.scaled_dot_product_attention
+    shape = (sequences, attention.KV_HEADS, context, attention.HEAD_DIM)
+    cache = [[torch.randn(shape, device=where).bfloat16() for _ in range(2)] for _ in range(layers)]
+    asked = torch.randn(sequences, attention.HEADS, queries, attention.HEAD_DIM, device=where).bfloat16()
+
+    def theirs() -> None:
+        for keys, values in cache:
+            sdpa(asked, keys, values, is_causal=queries > 1, enable_gqa=True)
+
+    with torch.inference_mode():
+        ms = stage.replayed_ms(stage.captured(theirs, where), REPLAYS, turns, where)
+    cache.clear()
+    found = {"ours": round(attention.layer_us(sequences, context, queries, layers, turns, where), 2)}
+    found["theirs"] = round(ms * 1e3 / layers, 2)
+    found["ratio"] = round(found["ours"] / found["theirs"], 3)
+    figures["attention"][f"{sequences} x {context}, {queries} quer{'ies' if queries > 1 else 'y'}"] = found
+    print(f"-- attention, {sequences} x {context}, {queries} queries: {found}", flush=True)
+    _freed(where)
+
+
+def in_turns(
+    ours: Callable[[], None], theirs: Callable[[], None], calls: int, turns: int, where: torch.device
+) -> dict[str, float]:
+    """Microseconds of one of `calls`."""
+    with torch.inference_mode():
+        sides = [stage.captured(ours, where), stage.captured(theirs, where)]
+        seen: list[list[float]] = [[], []]
+        for _ in range(3):
+            for side, times in zip(sides, seen, strict=True):
+                times.append(stage.replayed_ms(side, REPLAYS, max(1, turns // 10), where) * 1e3 / calls)
+    own, other = (statistics.median(times) for times in seen)
+    return {"ours": round(own, 2), "theirs": round(other, 2), "ratio": round(own / other, 3)}
+
+
+def _freed(where: torch.device) -> None:
+    gc.collect()
+    if where.type == "cuda":
+        torch.cuda.empty_cache()
