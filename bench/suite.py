@@ -70,17 +70,17 @@ FORMS: dict[str, tuple[SuitePart, ...]] = {
     # texts to each other.
     ON_GPU: (
         SuitePart("parity", "--seconds 125", 130),
-        SuitePart("gpu_law3", "--tokens 128", 25),
+        SuitePart("gpu_law3", "--tokens 128", 50),
         SuitePart("gpu_decode", "", 40),
         SuitePart("gpu_http", "--seconds 85", 100),
         SuitePart("gpu_prefill", "", 25),
-        SuitePart("gpu_attention", "", 20),
+        SuitePart("gpu_attention", "", 15),
         SuitePart("gpu_peer", "--seconds 45", 55),
         SuitePart("gpu_verify", "", 35),
         SuitePart("gpu_layers", "", 30),
         SuitePart("gpu_steps", "", 20),
-        SuitePart("gpu_runner", "", 20),
-        SuitePart("gpu_environment", "", 40),
+        SuitePart("gpu_runner", "", 15),
+        SuitePart("gpu_environment", "--compile-seconds 15", 25),
     ),
 }
 # Of all stages on a GPU.

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from bench.suite import LeftOut
 from kernels.gemm import fused as gemm
 
 HELP = "transformers' continuous batching beside our runner, cuBLAS and SDPA beside our kernels, by ratio"
+BATCHED, GRAPHS, GENERATE = "continuous batching", "continuous batching, graphs", "generate"
 AT_ONCE, TOKENS, PROMPT = (64, 1, 16), 200, 128
 # Of 8B's layer and its head: outputs and inputs.
 LINEARS = {
     "qkv": (6144, 4096), "output": (4096, 4096), "gate, up": (28672, 4096), "down": (4096, 14336),
     "head": (128256, 4096),
 }  # fmt: skip
+TOY_LINEAR = (64, 32)
 ROWS, REPLAYS = (1, 16, 64, 256, 2048), 10
 # More than a cache holds.
 UNCACHED_BYTES = 1 << 28
@@ -79,18 +82,26 @@ def parts(
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """The worthiest first."""
     texts = Texts(figures, options, scratch, where)
+
+    def answers(way: str, count: int) -> tuple[str, Callable[[], None]]:
+        return f"{way}, {count}", lambda: texts.beside(way, count)
+
     yield "models", texts.load
-    for count in texts.at_once:
-        yield f"continuous batching, {count}", lambda count=count: texts.beside("continuous batching", count)  # type: ignore[misc]
+    most, one, some = AT_ONCE
+    if options.dry_run:
+        yield from (answers(way, 2) for way in (BATCHED, GRAPHS, GENERATE))
+    else:
+        yield from (answers(BATCHED, most), answers(BATCHED, one), answers(GRAPHS, most))
     rows, sizes = ((2,), ((2, 40, 1),)) if options.dry_run else (ROWS, ATTENTION)
-    for name, (n, k) in LINEARS.items():
-        shape = (64, 32) if options.dry_run else (n, k)
-        yield name, lambda name=name, shape=shape: linear(figures, name, shape, rows, options.turns, where)  # type: ignore[misc]
+    for name, own in LINEARS.items():
+        shape = TOY_LINEAR if options.dry_run else own
+        yield name, partial(linear, figures, name, shape, rows, options.turns, where)
     for size in sizes:
-        yield f"attention {size}", lambda size=size: attended(figures, *size, options.turns, where)  # type: ignore[misc]
-    for way in ("continuous batching, graphs", "generate"):
-        for count in texts.at_once:
-            yield f"{way}, {count}", lambda way=way, count=count: texts.beside(way, count)  # type: ignore[misc]
+        yield f"attention {size}", partial(attended, figures, *size, options.turns, where)
+    if options.dry_run:
+        return
+    yield from (answers(BATCHED, some), answers(GENERATE, one), answers(GRAPHS, one), answers(GENERATE, most))
+    yield from (answers(GRAPHS, some), answers(GENERATE, some))
 
 
 # Answers ------------------------------------------------------------------------------------------------
@@ -103,7 +114,6 @@ class Texts:
         self, figures: dict[str, Any], options: argparse.Namespace, scratch: Path, where: torch.device
     ) -> None:
         self._figures, self._options, self._scratch, self._where = figures, options, scratch, where
-        self.at_once = (2,) if options.dry_run else AT_ONCE
         self._tokens, self._prompt = (3, 8) if options.dry_run else (TOKENS, PROMPT)
 
     def load(self) -> None:
@@ -122,11 +132,13 @@ class Texts:
 
     def beside(self, way: str, count: int) -> None:
         prompts = law3.prompts(self._loop.runner.facts.vocab_size, (self._prompt,) * count)
-        ways = {"generate": self._generated, "continuous batching": self._batched}
-        answer = ways.get(way, lambda asked: self._batched(asked, graphs=True))
+        with_graphs = partial(self._batched, graphs=True)
+        ways: dict[str, Callable[..., Any]] = {
+            GENERATE: self._generated, BATCHED: self._batched, GRAPHS: with_graphs,
+        }  # fmt: skip
         # The first one warms up.
         before = [self._rate(lambda: self._loop.generate(prompts, self._tokens).texts) for _ in range(2)][-1]
-        theirs, answers = answer(prompts)
+        theirs, answers = ways[way](prompts)
         after = self._rate(lambda: self._loop.generate(prompts, self._tokens).texts)
         found: dict[str, Any] = {"ours": round(statistics.fmean((before, after)), 1), "theirs": round(theirs, 1)}
         found["ratio"] = round(found["ours"] / found["theirs"], 3)

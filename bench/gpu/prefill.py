@@ -25,7 +25,7 @@ from models.spec import Network
 HELP = "Llama-8B's shape: prompt tokens per second, strict and fast, against the device's rate of bf16 products"
 LENGTHS = (512, 2048, 8192)
 # Times of the device.
-STRICT_OVER_FAST, REPLAYS = 1.3, 3
+STRICT_OVER_FAST, REPLAYS, TURNS = 1.3, 2, 3
 SHOWN = (
     Shown("Prompts on the GPU, in the shape of Llama 3.1 8B", "strict_*|fast_*|tokens_per_s|of_matmul",
           say="By the device's time; strict_over_fast is of times. with_host, and tokens_per_s of older rows, which is "
@@ -41,7 +41,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures["matmul_tflops"] = round(tflops := stage.matmul_tflops(where), 1)
     lengths = (40,) if options.dry_run else LENGTHS
     for name in ("strict", "fast"):
-        timed(figures, name, shape, lengths, tflops, min(options.turns, 5), where)
+        timed(figures, name, shape, lengths, tflops, min(options.turns, TURNS), where)
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()

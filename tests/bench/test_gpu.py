@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gpu import decode, http, verify
+from bench.gpu import attention, decode, http, layers, prefill, stage, verify
 from bench.gpu.busy import LEAD, Busy
 from kernels import interpreter
 from kernels.verify import fused, reference
+from models.config import Fields, network_of
+from models.spec import Attention, Experts, Network
 from tests.kernels.verify.test_fused import told
 
 
@@ -66,3 +68,45 @@ def test_what_http_misses_is_told_with_how_sure_it_is() -> None:
         "chat, 64 streams: 2 texts differ",
         "edit, 16 streams: no time was left",
     ]
+
+
+def of_layers(config: dict[str, object], way: str) -> tuple[Network, layers.LayerWeights]:
+    toy = config | stage.TOY | layers.TOYS["qwen3_moe"] | {"num_hidden_layers": layers.FEW}
+    network = network_of(Fields(toy))
+    weights = layers.LayerWeights(network, torch.device("cpu"), way, layers.TOY_BLOCK, "bfloat16")
+    for layer in network.layers:
+        assert isinstance(layer.attention, Attention)
+        mlps = layer.mlp.experts if isinstance(layer.mlp, Experts) else (layer.mlp,)
+        of_mlps = [linear for mlp in mlps for linear in (mlp.gate_up, mlp.down)]
+        for linear in (layer.attention.qkv, layer.attention.output, *of_mlps):
+            weights.linear(linear)
+    return network, weights
+
+
+def test_a_layers_bytes_are_its_codes_and_scales_and_of_experts_those_that_rows_choose() -> None:
+    attention_bytes, expert = 2 * (64 + 32) * 32, 2 * (64 + 32) * 32
+    network, weights = of_layers(layers.EXPERTS, "")
+    # Two of four for a row; a row more chooses one of the other two, on the mean.
+    assert weights.layer_bytes(network, 1) == attention_bytes + 2 * expert
+    assert weights.layer_bytes(network, 2) == attention_bytes + 3 * expert
+    network, weights = of_layers(layers.DENSE, "fp8")
+    # A byte a number, and four for each block of 32 by 32.
+    assert weights.layer_bytes(network, 64) == 2 * (64 + 32) * 32 * (1 + 4 / 32**2)
+
+
+def test_attention_is_held_to_the_rate_of_reading_only_where_much_is_read() -> None:
+    seen = {"1 queries": 0.2, "5 queries": 0.2}
+    figures = {
+        "five_over_one": {"1 at 4096": 1.0, "64 at 1024": 1.06},
+        "read_mb": {"1 at 4096": 16.0, "64 at 1024": 256.0},
+        "of_bandwidth": {"1 at 4096": seen, "64 at 1024": seen},
+    }
+    assert attention.missed(figures) == [
+        "64 at 1024: 5 queries take 1.06 times as long as 1, the bar is 1.05",
+        "64 at 1024: 0.2 of the bandwidth, the bar is 0.85",
+    ]
+
+
+def test_strict_prompts_may_take_so_much_longer_than_fast_ones() -> None:
+    ratios = {"512 tokens": 1.3, "2048 tokens": 1.31}
+    assert prefill.missed({"strict_over_fast": ratios}) == ["2048 tokens: strict takes 1.31 x fast, the bar is 1.3"]
