@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.checkout import user_cache
 from bench.gpu import stage
@@ -32,6 +33,9 @@ from bench.gpu.busy import Busy
 from bench.rows import ROOT
 from bench.shown import Shown
 from bench.suite import LeftOut
+
+if TYPE_CHECKING:
+    from bench.running_mesh import RunningMesh
 
 HELP = "the whole mesh on the GPU over HTTP, beside its runner in process, and with drafts; may need `make gpu-wheels`"
 NEEDED = ("zmq", "msgspec", "msgpack", "orjson", "aiohttp", "prometheus_client", "jinja2", "tokenizers")
@@ -43,6 +47,8 @@ ONE_LENGTH = "one length"
 # Of its texts: tokens of a prompt and of an answer; waves with one stream.
 PROMPT, ANSWER, WAVES_ALONE = 128, 200, 4
 WORDS = ("river", "stone", "light", "house", "garden", "winter", "music", "paper", "road", "window", "bread", "cloud")
+# Of the mesh: one process of the HTTP server passes on some 20 000 messages a second.
+STREAMERS, STREAMS_OF_A_HARNESS = 4, 16
 # Least tokens/s over HTTP of those in process by streams; least busy share by streams. `auto` may not be below `naive`.
 OF_IN_PROCESS, BUSY = {1: 0.9, 64: 0.9}, {64: 0.9}
 # Of the time that is left, what a run of the next size must have.
@@ -127,14 +133,13 @@ def asked(figures: dict[str, Any], options: argparse.Namespace, cache: Path, scr
     """Fills the figures, the worthiest first."""
     # They import what may have come with the wheels.
     from bench import served
-    from bench.running_mesh import running_mesh
     from models.sources import ensure_model
 
     streams = [int(each) for each in options.concurrency.split(",")]
     folder = ensure_model(MODEL, cache)
     prompts = made_prompts(folder, max(streams))
     figures |= {"cold": True, "in_process": in_process_rates(folder, prompts, streams), "runs": [], "left_out": []}
-    with Busy() as busy, running_mesh(model=MODEL, cache_dir=cache, executor="triton", served_model_name="m") as mesh:
+    with Busy() as busy, mesh_of(cache) as mesh:
 
         def left_out(what: str) -> bool:
             late = end - time.perf_counter() < LEAST_SECONDS
@@ -157,6 +162,14 @@ def asked(figures: dict[str, Any], options: argparse.Namespace, cache: Path, scr
                     figures["runs"] += [{"workload": workload, **line, "busy": share} for line in lines]
                     print(f"-- {workload}, {named(count)}: {lines[-1]['of_first']}, busy {share}", flush=True)
         figures["compiled_late"] = int(mesh.metrics("worker")["specmesh:kernels_compiled_late_total"])
+
+
+def mesh_of(cache: Path) -> AbstractContextManager[RunningMesh]:
+    from bench.running_mesh import running_mesh
+
+    return running_mesh(
+        model=MODEL, cache_dir=cache, executor="triton", served_model_name="m", streamers=STREAMERS, tokenizers=2
+    )
 
 
 def named(streams: int) -> str:
@@ -203,32 +216,52 @@ def one_length(
     url: str, streams: int, prompts: Prompts, options: argparse.Namespace, busy: Busy,
     scratch: Path,
 ) -> dict[str, Any]:  # fmt: skip
-    """Answers of one length without drafts. Their prompts come again in each wave, but with a salt of their own."""
-    workload, told, records = (scratch / f"{streams}{ends}" for ends in (".jsonl", ".json", ".records"))
+    """Answers of one length without drafts. Their prompts come again in each wave, but with a salt of their own. Many
+    streams are several harnesses', each a process: one alone is slower than the mesh."""
+    workload = scratch / f"{streams}.jsonl"
     workload.write_text("".join(json.dumps({"prompt": text}) + "\n" for text, _ in prompts[:streams]))
     waves = max(options.waves, WAVES_ALONE) if streams > 1 else WAVES_ALONE
+    count = -(-streams // STREAMS_OF_A_HARNESS)
+    each = streams // count
     words = [
         "-m", "loadtest", url, "--workload", str(workload), "--endpoint", "completions", "--speculation", "naive",
-        "--concurrency", str(streams), "--requests", str(waves * streams), "--max-tokens", str(ANSWER), "--ignore-eos",
-        "--cold", "--warmup", str(streams), "--json", str(told), "--records", str(records), "--max-error-rate", "1",
+        "--concurrency", str(each), "--requests", str(waves * each), "--max-tokens", str(ANSWER), "--ignore-eos",
+        "--cold", "--warmup", str(each), "--max-error-rate", "1",
     ]  # fmt: skip
-    print("== python " + " ".join(words), flush=True)
-    subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
-    seen = json.loads(told.read_text())
-    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    print("== python " + " ".join(words), f", {count} at once", flush=True)
+    told = [scratch / f"{streams}-{number}" for number in range(count)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, *words, "--seed", str(number), "--json", f"{file}.json", "--records", f"{file}.records"],
+            cwd=ROOT,
+        )
+        for number, file in enumerate(told)
+    ]  # fmt: skip
+    for process in running:
+        process.wait()
+    seen = [json.loads(Path(f"{file}.json").read_text()) for file in told]
+    lines = [json.loads(line) for file in told for line in Path(f"{file}.records").read_text().splitlines()]
+    return {"workload": ONE_LENGTH, "concurrency": streams, "server": "naive", **together(seen, lines, busy)}
+
+
+def together(seen: list[dict[str, Any]], lines: list[dict[str, Any]], busy: Busy) -> dict[str, Any]:
+    """Of harnesses that ran at the same time."""
+
+    def total(table: str, name: str) -> int:
+        return int(sum(each[table][name] for each in seen))
+
+    begin, end = min(each["started"] for each in lines), max(each["ended"] for each in lines)
+    times = {"ttft_p50_ms": "ttft_s", "tpot_p50_ms": "tpot_s"}
+    ok = max(1, total("requests", "ok"))
     return {
-        "workload": ONE_LENGTH,
-        "concurrency": streams,
-        "server": "naive",
-        "tokens_per_s": round(seen["throughput"]["output_tokens_per_s"], 1),
-        "ttft_p50_ms": seen["ttft_s"] and round(seen["ttft_s"]["p50"] * 1e3, 2),
-        "ok": seen["requests"]["ok"],
-        "failed": seen["requests"]["failed"],
-        "prompt_tokens": round(seen["tokens"]["prompt"] / max(1, seen["requests"]["ok"]), 1),
-        "output_tokens": round(seen["tokens"]["output"] / max(1, seen["requests"]["ok"]), 1),
-        "tpot_p50_ms": seen["tpot_s"] and round(seen["tpot_s"]["p50"] * 1e3, 3),
-        "harness_cpu": round(seen["harness"]["cpu_share"], 2),
-        "busy": busy.share(min(each["started"] for each in lines), max(each["ended"] for each in lines)),
+        "tokens_per_s": round(total("tokens", "output") / (end - begin), 1),
+        **{name: round(statistics.median(each[of]["p50"] for each in seen) * 1e3, 3) for name, of in times.items()},
+        "ok": total("requests", "ok"),
+        "failed": total("requests", "failed"),
+        "prompt_tokens": round(total("tokens", "prompt") / ok, 1),
+        "output_tokens": round(total("tokens", "output") / ok, 1),
+        "harness_cpu": round(max(each["harness"]["cpu_share"] for each in seen), 2),
+        "busy": busy.share(begin, end),
     }
 
 

@@ -32,7 +32,7 @@ TESTS = ("tests/gpu/test_*.py", "tests/kernels/*/test_fused.py", "tests/kernels/
 MODEL = "smollm2-135m-instruct"
 NAMED = 20
 # Of these machines' cores, and of the GPU's memory.
-SIDE_BY_SIDE, CORES_EACH = 4, 2
+SIDE_BY_SIDE, CORES_EACH = 8, 2
 # What a dry run shows that it works with.
 DRY_TESTS = ("tests/kernels/norm_rope_act/test_fused.py::test_without_a_delta_the_residual_stays",)
 SHOWN = (Shown("The kernels' tests", "", {"passed": "passed", "skipped": "skipped", "files": "files"}),)
