@@ -118,10 +118,16 @@ def group_of(vocabulary: int) -> int:
     return power_of_two(ceil_div(vocabulary, PEAKS.value))
 
 
+def pieces_of(rows: int, sequences: int) -> list[int]:
+    """Words of answers: tokens, rows, accepted, failed."""
+    return [ceil_div(size, ALIGN) * ALIGN for size in (rows, rows, sequences, sequences)]
+
+
 class Workspace:
     """What the kernels hand to each other, for batches of at most these sizes. One batch at a time."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, told: torch.Tensor | None = None) -> None:
+        """`told`: where answers go, at least as much as the pieces."""
         self.sizes = sizes
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -141,8 +147,8 @@ class Workspace:
         self.entry_values = empty(entries, dtype=torch.float32)
         self.entry_raw = empty(entries, dtype=sizes.dtype)
         # The answers in one piece: they go to the host with one copy.
-        self.pieces = [ceil_div(size, ALIGN) * ALIGN for size in (rows, rows, sequences, sequences)]
-        self.told = empty(sum(self.pieces))
+        self.pieces = pieces_of(rows, sequences)
+        self.told = empty(sum(self.pieces)) if told is None else told[: sum(self.pieces)]
         self.answers = Answers(*self.told.split(self.pieces))
 
     @property

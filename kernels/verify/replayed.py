@@ -18,7 +18,7 @@ import torch
 from kernels.device import Device, Fetched
 from kernels.launch import ceil_div
 from kernels.verify import fused
-from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace
+from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace, pieces_of
 from kernels.verify.questions import WORDS, Questions
 
 # What graphs are captured for: greedy; sampled; sampled with top_k, top_p or min_p. Each answers those before it, too.
@@ -44,9 +44,7 @@ class Replayed:
         self._begins, self._drafted, self._parents, rules = (stage.numbers[at] for at in places)
         self._rules = rules.reshape(most, WORDS)
         self._there = [stage.there[at] for at in places]
-        self._works = {
-            rows: Workspace(Sizes(rows, rows, 0, logits.dtype, logits.device)) for rows in self._buckets
-        }
+        self._told = torch.empty(sum(pieces_of(most, most)), dtype=torch.int32, device=logits.device)
         # The largest first: smaller ones fit into the memory it took.
         self._graphs = {
             (kind, rows): device.capture(partial(self._run, KINDS[kind], rows))
@@ -74,15 +72,17 @@ class Replayed:
         self._rules[:sequences] = questions.rules.numpy()
         self._stage.send(self._rules_at + sequences * WORDS)
         self._graphs[kind, bucket]()
-        work = self._works[bucket]
-        return self._device.fetch(work.told), work.pieces
+        pieces = pieces_of(bucket, bucket)
+        return self._device.fetch(self._told[: sum(pieces)]), pieces
 
     def _run(self, needs: Launches, rows: int) -> None:
         begins, drafted, parents, rules = self._there
         questions = Questions(
             rules[: rows * WORDS].view(rows, WORDS), begins[: rows + 1], drafted[:rows], parents[:rows]
         )
-        fused.verify(self._logits[:rows], questions, self._works[rows], needs)
+        # Its memory is the graph's, and that of all graphs the same.
+        work = Workspace(Sizes(rows, rows, 0, self._logits.dtype, self._logits.device), self._told)
+        fused.verify(self._logits[:rows], questions, work, needs)
 
 
 def _kind_of(needs: Launches) -> int | None:
