@@ -55,6 +55,7 @@ from kernels.verify.questions import LONGEST_DRAFT, Answers, Questions
 LARGEST_VOCABULARY = 1 << 20
 # Ids that a program reads at once; and those that search for the last id inside of top_k or top_p.
 BLOCK = 1024
+SCAN: dict[str, int] = {"BLOCK": 1024, "warps": 4}
 COLLECT: dict[str, int] = {"BLOCK": 1024, "warps": 4}
 NARROW: dict[str, int] = {"BLOCK": 128, "warps": 4}
 SETTLE: dict[str, int] = {"BLOCK": 256, "warps": 8}
@@ -234,7 +235,7 @@ class _Batch:
         row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts)
         common, group = self._row | self._has, {"GROUP": group_of(self.logits.shape[1])}
         _start(
-            scan_kernel, self._grid, *row, work.peaks, splits, **common, **group, BLOCK=BLOCK,
+            scan_kernel, self._grid, *row, work.peaks, splits, **common, **group, **_scan(self.logits.dtype),
             SAMPLED=self.needs.sampled,
         )  # fmt: skip
         steps = STEPS if self.needs.searched else 0
@@ -324,6 +325,11 @@ def _columns(vocabulary: int) -> dict[str, int]:
     return {"BLOCK": BLOCK, "COLUMN": power_of_two(ceil_div(vocabulary, BLOCK))}
 
 
+def _scan(dtype: torch.dtype) -> dict[str, int]:
+    """TOGETHER: ids that a thread has side by side."""
+    return SCAN | {"TOGETHER": 16 // dtype.itemsize}
+
+
 def _start(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     launch(kernel, grid, *args, fp_fusion=False, **constants)
 
@@ -338,15 +344,16 @@ def compilations(arch: int) -> Iterator[Compilation]:
     types |= {"sums": "*i64", "places": "*i64", "tallies": "*i64", "joints": "*fp64", "peaks": "*i16"}
     types |= dict.fromkeys(("capacity", "sequences", "count", "splits", "pick_splits", "steps"), "i32")
     types |= {"own": "*fp32", "top_ids": "*i32", "top_values": "*fp32"}
-    for kind, everything in (("bf16", False), ("fp32", True)):
+    for kind, everything, dtype in (("bf16", False, torch.bfloat16), ("fp32", True, torch.float32)):
         pointers = types | {"logits": f"*{kind}", "entry_raw": f"*{kind}"}
         row = {"V": 128256, "STRIDE": 128256}
         has = {"HAS_EDITS": everything, "HAS_MASKS": everything}
         dense = {"HAS_PROBS": everything}
         read = row | has | {"BLOCK": BLOCK}
         group = {"GROUP": group_of(row["V"])}
+        scan = row | has | group | {name: size for name, size in _scan(dtype).items() if name != "warps"}
         kernels: list[tuple[Any, dict[str, int | bool]]] = [
-            (scan_kernel, read | group | {"SAMPLED": True}),
+            (scan_kernel, scan | {"SAMPLED": True}),
             (collect_kernel, read | group | {"BLOCK": COLLECT["BLOCK"]}),
             (narrow_kernel, read | {"BLOCK": NARROW["BLOCK"]}),
             (settle_kernel, read | {"BLOCK": SETTLE["BLOCK"]}),
@@ -355,7 +362,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (pick_kernel, read | dense),
         ]
         if not everything:
-            yield _compilation("greedy scan", scan_kernel, pointers, read | group | {"SAMPLED": False})
+            yield _compilation("greedy scan", scan_kernel, pointers, scan | {"SAMPLED": False})
         if everything:
             kernels += [
                 (prepare_kernel, {}),
@@ -372,6 +379,6 @@ def compilations(arch: int) -> Iterator[Compilation]:
 
 
 def _compilation(name: str, kernel: Any, types: dict[str, str], constants: dict[str, int | bool]) -> Compilation:
-    sizes = {collect_kernel: COLLECT, narrow_kernel: NARROW, settle_kernel: SETTLE}
+    sizes = {scan_kernel: SCAN, collect_kernel: COLLECT, narrow_kernel: NARROW, settle_kernel: SETTLE}
     warps = sizes.get(kernel, {"warps": 4})["warps"]
     return Compilation(name, kernel, signature_of(kernel, types, constants), constants, warps, fp_fusion=False)

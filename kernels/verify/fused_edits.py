@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent import wait_for_kernel_before
 from kernels.verify.fused_numbers import DEPTH, ENTRIES, ENTRY_COUNT, ROW, SEQUENCE, as_float
 from kernels.verify.fused_rows import FREQUENCY, PRESENCE, REPETITION, WORDS
 
@@ -107,6 +108,7 @@ def edit_kernel(
     V: tl.constexpr, STRIDE: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Program row: its entries (an id named twice has one; the others' id is V), then the holes."""
+    wait_for_kernel_before()
     row = tl.program_id(0)
     table += row.to(tl.int64) * ROW
     logits += row.to(tl.int64) * STRIDE
@@ -194,6 +196,7 @@ def edit_kernel(
 
 @triton.jit
 def put_back_kernel(logits, table, entry_ids, entry_raw, V: tl.constexpr, STRIDE: tl.constexpr):
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     table += row * ROW
     if tl.load(table + SEQUENCE) >= 0:

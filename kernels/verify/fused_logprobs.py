@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent import wait_for_kernel_before
 from kernels.verify.fused_rows import place_of
 
 BEFORE_ALL = tl.constexpr(-(2**62))
@@ -20,6 +21,7 @@ def logprobs_kernel(
     Every lane keeps the best of the ids it has seen (one in BLOCK of all, a column). The best of all lanes is the
     likeliest id; its lane then looks through its column for what comes next, and so on.
     """
+    wait_for_kernel_before()
     i = tl.program_id(0).to(tl.int64)
     logits += tl.load(rows + i).to(tl.int64) * STRIDE
     lanes = tl.arange(0, BLOCK)

@@ -17,6 +17,8 @@ POSITION = tl.constexpr(questions.word_of("position"))
 NONE_YET = tl.constexpr(2**31 - 1)  # an id behind all others
 ID_BITS = tl.constexpr(20)
 MINUS_INFINITY = tl.constexpr(-8388608)  # its bits
+LOWEST_KEY = tl.constexpr(-2139095041)  # of -inf, see `key_of`
+HIGHEST_CHANCE = tl.constexpr(1.0 - 2.0**-24)
 ONE_UNIT = tl.constexpr(2.0**-40)  # of mass, as a fraction
 
 # What is kept of a row, in words of 32 bits.
@@ -31,7 +33,9 @@ BAR_ID = tl.constexpr(7)
 CUT = tl.constexpr(8)  # the key down to which ids were collected to find that one
 FOUND = tl.constexpr(9)  # how many were
 FOUND_LATER = tl.constexpr(10)  # how many were after more steps of the search; -1: the first ones are enough
-ROW = tl.constexpr(11)  # words in all
+REACHED = tl.constexpr(11)  # key of the best z + noise that any program of the row has seen
+MEASURED = tl.constexpr(12)  # whether the short list said all that would be read from the row again
+ROW = tl.constexpr(13)  # words in all
 
 
 @triton.jit
@@ -133,12 +137,21 @@ def mix(x):
 
 
 @triton.jit
-def chances(ids, k0, k1, k2):
-    """What the noise of ids is made of: in (0, 1), and the smaller, the larger the noise."""
+def hashes(ids, k0, k1, k2):
     x = mix(ids.to(tl.uint32) * 0x9E3779B9)
-    x = mix((x ^ k0) * (k1 | 1)) ^ k2
-    w = ((x >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
-    return tl.minimum(w, 0.999999940395355224609375)
+    return mix((x ^ k0) * (k1 | 1)) ^ k2
+
+
+@triton.jit
+def chance_of(hashed):
+    """What the noise is made of: in (0, 1), and the smaller, the larger the noise. It rises with the hash."""
+    w = ((hashed >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
+    return tl.minimum(w, HIGHEST_CHANCE)
+
+
+@triton.jit
+def chances(ids, k0, k1, k2):
+    return chance_of(hashes(ids, k0, k1, k2))
 
 
 @triton.jit
@@ -158,6 +171,49 @@ def may_reach(z, w, best):
     short = z - best + (1e-3 + tl.abs(best) * 4.76837158203125e-07)
     power = tl.minimum(tl.maximum(short, -64.0), 64.0) * 1.4426950408889634
     return w <= as_float(((power + 127.0) * 8388608.0).to(tl.int32))
+
+
+@triton.jit
+def some(flags):
+    """Whether any is set."""
+    every = tl.reshape(flags, [flags.numel])
+    return tl.max(every.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def keep(best, at, values, ids):
+    """Lane by lane the better of two; equal ones by id."""
+    better = (values > best) | ((values == best) & (ids < at))
+    return tl.where(better, values, best), tl.where(better, ids, at)
+
+
+@triton.jit
+def best_with_noise(z, ids, hashed, own, own_at, reached, TOGETHER: tl.constexpr):
+    """The best z + noise of a block and (`own`, `own_at`), without what is surely under `reached`, a score that the row
+    has.
+
+    Most blocks end with their first look: `may_reach` falls with z and rises with the hash, so an id can only pass
+    where the highest z and the lowest hash of the TOGETHER ids beside it do. Of those that pass, noise is computed for
+    one of each group at a time, which mostly is all, and there is a better `reached` for the rest.
+    """
+    shape: tl.constexpr = [z.numel // TOGETHER, TOGETHER]
+    z = tl.reshape(z, shape)
+    ids = tl.reshape(ids, shape)
+    hashed = tl.reshape(hashed, shape)
+    if some(may_reach(tl.max(z, axis=1), chance_of(tl.min(hashed, axis=1)), reached)):
+        w = chance_of(hashed)
+        near = may_reach(z, w, reached)
+        while some(near):
+            first = tl.min(tl.where(near, ids, NONE_YET), axis=1)
+            near = near & (ids != first[:, None])
+            taken = ids == first[:, None]
+            its_z = tl.max(tl.where(taken, z, float("-inf")), axis=1)
+            noise = gumbel(tl.min(tl.where(taken, w, HIGHEST_CHANCE), axis=1))
+            highest, its_id = lowest_of_best(tl.where(first < NONE_YET, its_z + noise, float("-inf")), first)
+            own, own_at = keep(own, own_at, highest, its_id)
+            reached = tl.maximum(reached, own)
+            near = near & may_reach(z, w, reached)
+    return own, own_at
 
 
 @triton.jit

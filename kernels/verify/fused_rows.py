@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent import wait_for_kernel_before
 from kernels.verify import questions
 from kernels.verify.fused_numbers import (
     BAR_ID,
@@ -20,19 +21,25 @@ from kernels.verify.fused_numbers import (
     FOUND,
     FOUND_LATER,
     ID_BITS,
+    LOWEST_KEY,
+    MEASURED,
     MINUS_INFINITY,
     NONE_YET,
     ONE_UNIT,
+    REACHED,
     ROW,
     SEQUENCE,
     TOP,
     as_bits,
     as_float,
     as_mass,
+    best_with_noise,
     blocks_of,
     chances,
     gumbel,
+    hashes,
     inverse_of,
+    keep,
     key_of,
     lowest_of_best,
     mass,
@@ -75,6 +82,7 @@ HIGHEST = tl.constexpr(2**62)  # above all places
 # The search for the last id inside of top_k or top_p.
 PEAKS = tl.constexpr(2048)  # groups of a row's ids whose highest z is kept, at most
 CAPACITY = tl.constexpr(2048)  # ids that are collected for a row, at most
+SHORT = tl.constexpr(128)  # ids of a list that is put in order at once, at most
 PIVOTS = tl.constexpr(8)  # places that a step of the search counts and weighs what is above of
 # What a program says of its part of a row in a step, in words of 64 bits: PIVOTS counts, PIVOTS masses, then
 LEAST = tl.constexpr(16)  # the lowest place between the bounds
@@ -85,6 +93,7 @@ TALLY = tl.constexpr(18)
 @triton.jit(do_not_specialize=["sequences", "rows"])
 def prepare_kernel(begins, parents, table, sequences, rows):
     """Program b: sequence and depth of the rows of sequence b; the last one: rows that are nobody's."""
+    wait_for_kernel_before()
     b = tl.program_id(0)
     lanes = tl.arange(0, LANES)
     begin = tl.load(begins + b)
@@ -107,13 +116,7 @@ def prepare_kernel(begins, parents, table, sequences, rows):
         tl.store(row + DEPTH, depth, mask=here)
         tl.store(row + FOUND, 0, mask=here)
         tl.store(row + FOUND_LATER, 0, mask=here)
-
-
-@triton.jit
-def keep(best, at, values, ids):
-    """Lane by lane the better of two; equal ones by id."""
-    better = (values > best) | ((values == best) & (ids < at))
-    return tl.where(better, values, best), tl.where(better, ids, at)
+        tl.store(row + REACHED, LOWEST_KEY, mask=here)
 
 
 @triton.jit
@@ -127,9 +130,11 @@ def scan_kernel(
     logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, peaks, splits,
     V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, SAMPLED: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the highest z, and what is chosen where everything is allowed and nothing is judged.
     Where top_k or top_p will be searched for, also the highest z of every GROUP ids of the vocabulary."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     table += row * ROW
@@ -151,23 +156,28 @@ def scan_kernel(
             k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), split * 0)
         # Several blocks are on their way at a time.
         for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), splits, num_stages=4):
+            reached = own
+            if noisy:
+                # The best that any program of the row has seen by now. It is a score of this row whenever it's read:
+                # it saves noise that can't win, and changes nothing else.
+                reached = tl.maximum(own, z_of(tl.load(table + REACHED, volatile=True)))
             scores, ids = read(source, table, block, V, BLOCK, HAS_EDITS, HAS_MASKS)
             z = scores * inverse
+            if noisy:
+                was = own
+                own, own_at = best_with_noise(z, ids, hashes(ids, k0, k1, k2), own, own_at, reached, TOGETHER)
+                if own > was:
+                    tl.atomic_max(table + REACHED, key_of(own), sem="relaxed")
+            elif grouped:
+                highest = tl.max(tl.reshape(z, [BLOCK // GROUP, GROUP]), axis=1)
+                group = block * (BLOCK // GROUP) + groups
+                tl.store(peaks + row * PEAKS + group, coarse(highest), mask=group < tl.cdiv(V, GROUP))
             if HAS_EDITS:
                 _higher, at = keep(best, at, z, ids)
             else:
                 # Ids rise from block to block.
                 at = tl.where(z > best, ids, at)
             best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
-            if noisy:
-                w = chances(ids, k0, k1, k2)
-                if tl.max(may_reach(z, w, own).to(tl.int32), axis=0) > 0:
-                    highest, its_id = lowest_of_best(z + gumbel(w), ids)
-                    own, own_at = keep(own, own_at, highest, its_id)
-            elif grouped:
-                highest = tl.max(tl.reshape(z, [BLOCK // GROUP, GROUP]), axis=1)
-                group = block * (BLOCK // GROUP) + groups
-                tl.store(peaks + row * PEAKS + group, coarse(highest), mask=group < tl.cdiv(V, GROUP))
         top, first = lowest_of_best(best, at)
         # Not a number counts as the highest.
         top = tl.where(tl.max((best != best).to(tl.int32), axis=0) > 0, float("inf"), top)
@@ -219,6 +229,13 @@ def merged(parts, row, splits, WHICH: tl.constexpr):
     return lowest_of_best(values, tl.load(part + 1, mask=lanes < splits, other=NONE_YET))
 
 
+@triton.jit
+def whole_of(sums, row, splits, WHICH: tl.constexpr):
+    lanes = tl.arange(0, MOST_SPLITS)
+    part = sums + (row.to(tl.int64) * splits + lanes) * 2 + WHICH
+    return tl.sum(tl.load(part, mask=lanes < splits, other=0), axis=0)
+
+
 # What is allowed -------------------------------------------------------------------------------------------
 
 
@@ -231,6 +248,11 @@ def place_of(z, ids):
 @triton.jit
 def score_at(place):
     return z_of((place >> ID_BITS).to(tl.int32))
+
+
+@triton.jit
+def id_at(place):
+    return ((place & LAST_ID) ^ LAST_ID).to(tl.int32)
 
 
 @triton.jit
@@ -270,6 +292,7 @@ def collect_kernel(
 ):  # fmt: skip
     """Program (row, split), the first step of a search: the likeliest ids are collected; for top_p alone they are
     weighed, and so is the whole row."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     table += row * ROW
@@ -333,6 +356,7 @@ def narrow_kernel(
 ):  # fmt: skip
     """Program (row, split), one more step of a search that doesn't end among the ids collected first: once few are
     left, these are collected."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     table += row * ROW
@@ -382,6 +406,7 @@ def settle_kernel(
 ):  # fmt: skip
     """Program row: the highest of all parts; and the last id inside of top_k, then of top_p of what that left, when
     all programs of the row have taken this many `steps` of the search."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     table += row * ROW
     b = tl.load(table + SEQUENCE)
@@ -392,6 +417,7 @@ def settle_kernel(
         finite = trusted(top, table, HAS_EDITS)
         high = place_of(top, first)
         low = high * 0 + LOWEST
+        measured = b * 0
         if only_first(rule):
             low = high - 1
         if finite & searched(rule, greedy, V):
@@ -400,20 +426,90 @@ def settle_kernel(
             top_k = tl.load(rule + TOP_K)
             top_p = as_float(tl.load(rule + TOP_P))
             by_mass = limited(top_k, V) == 0
-            low, found = search(
-                source, table, places + row * CAPACITY, sums, tallies, splits, steps, b * 0, low, high, top, inverse,
-                top_k, top_p, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
-            )  # fmt: skip
-            if (by_mass == 0) & (top_p < 1.0):
+            own_places = places + row * CAPACITY
+            listed = tl.where(steps > 0, tl.load(table + FOUND), 0)
+            reach = top_p.to(tl.float64) * whole_of(sums, row, splits, 1).to(tl.float64)
+            ends = tl.where(by_mass, whole_of(sums, row, splits, 0).to(tl.float64) >= reach, listed >= top_k)
+            # Or there are no others that can be.
+            ends = ends | (under(tl.load(table + CUT)) == LOWEST)
+            if (listed > 0) & (listed <= SHORT) & ends:
+                lanes = tl.arange(0, SHORT)
+                place = tl.load(own_places + lanes, mask=lanes < listed, other=LOWEST)
+                low = last_inside(place, own_places, listed, top, top_k, top_p, by_mass, reach) - 1
+                measure_list(tl.where(place > low, place, LOWEST), table, rule, parts, sums, row, splits, top, greedy)
+                measured = b * 0 + 1
+            else:
                 low, found = search(
-                    source, table, places + row * CAPACITY, sums, tallies, splits, steps * 0, found, low, high, top,
-                    inverse, top_k, top_p, by_mass == 0, V, BLOCK, HAS_EDITS, HAS_MASKS,
+                    source, table, own_places, sums, tallies, splits, steps, b * 0, low, high, top, inverse,
+                    top_k, top_p, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
                 )  # fmt: skip
+                if (by_mass == 0) & (top_p < 1.0):
+                    low, found = search(
+                        source, table, own_places, sums, tallies, splits, steps * 0, found, low, high, top,
+                        inverse, top_k, top_p, by_mass == 0, V, BLOCK, HAS_EDITS, HAS_MASKS,
+                    )  # fmt: skip
         bar = low + 1
         tl.store(table + TOP, as_bits(top))
         tl.store(table + FIRST, tl.where(finite, first, -1))
         tl.store(table + BAR_KEY, (bar >> ID_BITS).to(tl.int32))
-        tl.store(table + BAR_ID, ((bar & LAST_ID) ^ LAST_ID).to(tl.int32))
+        tl.store(table + BAR_ID, id_at(bar))
+        tl.store(table + MEASURED, measured)
+
+
+@triton.jit
+def last_inside(place, places, found, top, top_k, top_p, by_mass, reach):
+    """Of a short list, whose beginning is in `place` and that holds the last id inside: the place of that one. How many
+    come before each, and their mass, is counted for all at once."""
+    lanes = tl.arange(0, 32)
+    rank = tl.zeros_like(place).to(tl.int32)
+    before = tl.zeros_like(place)
+    for at in range(0, found, 32):
+        others = tl.load(places + at + lanes, mask=at + lanes < found, other=LOWEST)
+        masses = mass(score_at(others) - top)
+        above = others[None, :] > place[:, None]
+        rank += tl.sum(above.to(tl.int32), axis=1)
+        before += tl.sum(tl.where(above, masses[None, :], 0), axis=1)
+    inside = place > LOWEST
+    inside = inside & tl.where(by_mass, inside, rank < top_k)
+    kept = tl.sum(tl.where(inside, mass(score_at(place) - top), 0), axis=0)
+    reach = tl.where(by_mass, reach, top_p.to(tl.float64) * kept.to(tl.float64))
+    inside = inside & tl.where(top_p < 1.0, before.to(tl.float64) < reach, inside)
+    return tl.min(tl.where(inside, place, HIGHEST), axis=0)
+
+
+@triton.jit
+def measure_list(place, table, rule, parts, sums, row, splits, top, greedy):
+    """What `measure_kernel` would read from the row again, but for ranks: all that is inside lies in `place`."""
+    strategy = tl.load(rule + STRATEGY)
+    if (greedy == 0) & (tl.load(rule + ACCEPT) == NORMAL) & (strategy != TOPP):
+        z = score_at(place)
+        ids = id_at(place)
+        floor = tl.minimum(as_float(tl.load(rule + FLOOR)), 0.0)
+        within = (place > LOWEST) & (z - top >= floor)
+        lanes = tl.arange(0, MOST_SPLITS)
+        there = lanes < splits
+        if strategy == MATCH:
+            k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), strategy * 0)
+            noisy = tl.where(within, z + gumbel(chances(ids, k0, k1, k2)), float("-inf"))
+            own, own_at = lowest_of_best(noisy, ids)
+            part = parts + (row * splits + lanes) * PART
+            tl.store(part + OWN, tl.where(lanes == 0, as_bits(own), MINUS_INFINITY), mask=there)
+            tl.store(part + OWN_ID, tl.where(lanes == 0, own_at, NONE_YET), mask=there)
+        else:
+            below = z - top
+            masses = tl.where(within, mass(below), 0)
+            total = tl.sum(masses, axis=0)
+            mean = tl.sum(mean_of(masses, below), axis=0)
+            own_sums = sums + (row * splits + lanes) * 2
+            tl.store(own_sums, tl.where(lanes == 0, total, 0), mask=there)
+            tl.store(own_sums + 1, tl.where(lanes == 0, mean, 0), mask=there)
+
+
+@triton.jit
+def mean_of(masses, below):
+    """What each id adds to the mean of `below`, as mass."""
+    fraction = masses.to(tl.float32) * ONE_UNIT
+    return as_mass(fraction * tl.where(masses > 0, below, 0.0))
 
 
 @triton.jit
@@ -577,6 +673,7 @@ def measure_kernel(
 ):  # fmt: skip
     """Program (row, split): of what is allowed the one chosen; or its mass (and, for TYPICAL, that times `below`);
     or how many are likelier than what was drafted for here."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     own_table = table + row * ROW
@@ -589,7 +686,8 @@ def measure_kernel(
         bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
         top = as_float(tl.load(own_table + TOP))
         blocks = blocks_of(own_table, V, BLOCK, HAS_EDITS)
-        if normal & (strategy == MATCH) & filtered(rule):
+        unknown = tl.load(own_table + MEASURED) == 0
+        if normal & (strategy == MATCH) & filtered(rule) & unknown:
             k0, k1, k2 = random_words(rule, tl.load(own_table + DEPTH), split * 0)
             own = tl.full([], float("-inf"), tl.float32)
             own_at = tl.full([], NONE_YET, tl.int32)
@@ -608,7 +706,7 @@ def measure_kernel(
             part = parts + (row * splits + split) * PART
             tl.store(part + OWN, as_bits(own))
             tl.store(part + OWN_ID, own_at)
-        if normal & (strategy != MATCH) & (strategy != TOPP):
+        if normal & (strategy != MATCH) & (strategy != TOPP) & unknown:
             total = tl.zeros([BLOCK], tl.int64)
             mean = tl.zeros([BLOCK], tl.int64)
             for block in tl.range(split, blocks, splits, num_stages=3):
@@ -619,8 +717,7 @@ def measure_kernel(
                 masses = tl.where(allowed(z, ids, own_table, rule, top), mass(below), 0)
                 total += masses
                 if strategy == TYPICAL:
-                    fraction = masses.to(tl.float32) * ONE_UNIT
-                    mean += as_mass(fraction * tl.where(masses > 0, below, 0.0))
+                    mean += mean_of(masses, below)
             tl.store(sums + (row * splits + split) * 2, tl.sum(total, axis=0))
             tl.store(sums + (row * splits + split) * 2 + 1, tl.sum(mean, axis=0))
         if normal & (strategy == TOPP):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent import wait_for_kernel_before
 from kernels.verify import questions
 from kernels.verify.fused_numbers import (
     DEPTH,
@@ -22,6 +23,7 @@ from kernels.verify.fused_numbers import (
     chances,
     gumbel,
     inverse_of,
+    keep,
     ln,
     lowest_of_best,
     mass,
@@ -44,8 +46,8 @@ from kernels.verify.fused_rows import (
     TOPP,
     WORDS,
     allowed,
-    keep,
     merged,
+    whole_of,
 )
 
 ALL = tl.constexpr(questions.ALL)
@@ -69,13 +71,6 @@ CHOICE = tl.constexpr(8)
 
 # What a program of the last read keeps.
 PICK = tl.constexpr(4)  # value and id of the best of the rest; value and id of the best of all
-
-
-@triton.jit
-def whole_of(sums, row, splits, WHICH: tl.constexpr):
-    lanes = tl.arange(0, MOST_SPLITS)
-    part = sums + (row.to(tl.int64) * splits + lanes) * 2 + WHICH
-    return tl.sum(tl.load(part, mask=lanes < splits, other=0), axis=0)
 
 
 @triton.jit
@@ -167,6 +162,7 @@ def joint_kernel(
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program b: of each row of a chain, how much of the chain up to it may stand; 0 where nobody asks."""
+    wait_for_kernel_before()
     b = tl.program_id(0)
     begin = tl.load(begins + b)
     end = tl.load(begins + b + 1)
@@ -202,6 +198,7 @@ def rest_kernel(
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the mass of max(joint * target_probs - draft_probs, 0), for the row's next token."""
+    wait_for_kernel_before()
     row = tl.program_id(0)
     split = tl.program_id(1)
     own_table = table + row.to(tl.int64) * ROW
@@ -239,6 +236,7 @@ def walk_kernel(
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, HAS_PROBS: tl.constexpr,
 ):  # fmt: skip
     """Program b: which rows of a sequence stand, and how the last of them chooses."""
+    wait_for_kernel_before()
     b = tl.program_id(0)
     begin = tl.load(begins + b)
     end = tl.load(begins + b + 1)
@@ -439,6 +437,7 @@ def pick_kernel(
 ):  # fmt: skip
     """Program (b, split): of the last row that stands, the best of what is allowed and wasn't refused; and of what
     a distribution leaves."""
+    wait_for_kernel_before()
     b = tl.program_id(0)
     split = tl.program_id(1)
     choice = choices + b * CHOICE
@@ -494,6 +493,7 @@ def pick_kernel(
 @triton.jit(do_not_specialize=["pick_splits"])
 def finish_kernel(choices, picks, tokens, pick_splits):
     """Program b: the best of all its picks, where the last row's token goes."""
+    wait_for_kernel_before()
     b = tl.program_id(0)
     choice = choices + b * CHOICE
     if tl.load(choice + MODE) > 0:

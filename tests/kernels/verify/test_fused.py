@@ -14,7 +14,19 @@ from kernels.launch import launch
 from kernels.testing import device, poisoned
 from kernels.verify import fused, noise, numbers, reference
 from kernels.verify.fused import Launches, Sizes, Workspace
-from kernels.verify.fused_numbers import chances, exp, gumbel, ln, mass, may_reach, random_words, uniform
+from kernels.verify.fused_numbers import (
+    NONE_YET,
+    best_with_noise,
+    chances,
+    exp,
+    gumbel,
+    hashes,
+    ln,
+    mass,
+    may_reach,
+    random_words,
+    uniform,
+)
 from kernels.verify.questions import REJECTION, Answers, Asked, Questions, Rule, gather
 from tests.kernels.verify.cases import Case, batch
 
@@ -316,6 +328,37 @@ def test_numbers_and_noise_have_the_bits_of_plain_torch() -> None:
         assert tuple(words.tolist()) == noise.row_key(seed, position + 3)
         assert torch.equal(noises.cpu(), noise.gumbel(seed, position + 3, ids.long()))
         assert chance.item() == noise.uniform(seed, position, 7)
+
+
+@triton.jit
+def noisy_kernel(logits, rule, own, own_at, reached, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
+    ids = tl.arange(0, BLOCK)
+    k0, k1, k2 = random_words(rule, tl.program_id(0), tl.program_id(0))
+    best, at = best_with_noise(
+        tl.load(logits + ids), ids, hashes(ids, k0, k1, k2), tl.full([], float("-inf"), tl.float32),
+        tl.full([], NONE_YET, tl.int32), reached, TOGETHER,
+    )  # fmt: skip
+    tl.store(own, best)
+    tl.store(own_at, at)
+
+
+@pytest.mark.parametrize("together", [4, 8])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 3.0, 1e20])
+def test_noise_that_is_passed_over_could_not_have_won(scale: float, together: int) -> None:
+    """Whatever score of the row is known before, up to the best one itself."""
+    size, rule = 512, Rule(seed=7, temperature=1.0)
+    z = (torch.randn(size, generator=torch.Generator().manual_seed(1)) * scale).float()
+    z[::7] = -torch.inf
+    if scale:
+        z[100:164] = z.max()
+    scores = z + noise.gumbel(7, 0, torch.arange(size))
+    best = scores.max()
+    words = torch.from_numpy(rule.words(0)).to(device())
+    for reached in (-torch.inf, best - 5.0, best - best.abs() * 2.0**-22, best):
+        own, at = poisoned(1, dtype=torch.float32), poisoned(1, dtype=torch.int32)
+        launch(noisy_kernel, (1,), z.to(device()), words, own, at, float(reached), BLOCK=size, TOGETHER=together,
+               fp_fusion=False)  # fmt: skip
+        assert (own.item(), at.item()) == (best.item(), int((scores == best).nonzero()[0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -10,10 +10,10 @@ import torch
 from kernels.testing import device, poisoned
 from kernels.verify import fused, reference
 from kernels.verify.fused import Launches, Workspace
-from kernels.verify.fused_numbers import BAR_ID, BAR_KEY, FOUND, FOUND_LATER
-from kernels.verify.fused_rows import CAPACITY
-from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
-from tests.kernels.verify.test_fused import moved
+from kernels.verify.fused_numbers import BAR_ID, BAR_KEY, FOUND, FOUND_LATER, MEASURED
+from kernels.verify.fused_rows import CAPACITY, SHORT
+from kernels.verify.questions import MATCH, REJECTION, TYPICAL, Asked, Questions, Rule, gather
+from tests.kernels.verify.test_fused import ask, moved, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 
@@ -157,8 +157,27 @@ def test_few_ids_are_collected_and_the_row_is_not_read_again(
 ) -> None:
     table = assert_the_same_ids_are_inside(row(kind, size=5000)[None], [Asked(sampled(top_k, top_p))])
     assert fits(int(table[0, FOUND.value]))
-    # All later launches return at once.
+    # All later launches return at once; behind a short list, so does the one that would read the row once more.
     assert table[0, FOUND_LATER.value] == -1
+    assert table[0, MEASURED.value] == (table[0, FOUND.value] <= SHORT.value)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("top_p", [0.8, 1.0])
+def test_a_list_that_is_just_short_is_put_in_order_at_once(top_p: float, more: int) -> None:
+    """And says what the row chooses, and how much weighs what is left of it."""
+    count = SHORT.value + more
+    logits = torch.full((2, 5000), -30.0)
+    # The last inside is among equal ones, which are all in the list.
+    some = torch.randn(2, count, generator=torch.Generator().manual_seed(9)).mul(8).round().div(8).clamp(min=-0.5)
+    logits[:, 100 : 100 + 8 * count : 8] = some
+    some_rules = ((MATCH, 0.0), (MATCH, 0.3), (REJECTION, 0.3), (TYPICAL, 0.0))
+    rules = [sampled(SHORT.value - 3, top_p, strategy=strategy, min_p=min_p) for strategy, min_p in some_rules]
+    asked = [Asked(rule, draft=[int(logits[0].argmax())]) for rule in rules]
+    logits, questions = logits.repeat(len(rules), 1), gather(asked, 5000)
+    table = assert_the_same_ids_are_inside(logits, asked)
+    assert table[:, FOUND.value].tolist() == [count] * 8 and table[:, MEASURED.value].tolist() == [1 - more] * 8
+    assert ask(logits, questions) == told(reference.verify(logits, questions), questions)
 
 
 @pytest.mark.parametrize(
