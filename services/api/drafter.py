@@ -88,13 +88,10 @@ class DraftRequest:
 
 
 class Features(NamedTuple):
-    """The model's features of some rows of a step. They stay valid, and are gathered only where they are read: most
-    rows belong to texts that no draft is asked for. `whole`: rows of the step, all of which are kept until then; 0:
-    they should be gathered soon."""
+    """The model's features of some rows. They stay valid, and are gathered only where they are read."""
 
     gather: Callable[[list[int] | slice], Any]
     rows: list[int] | slice
-    whole: int
 
     def read(self) -> Any:
         return self.gather(self.rows)

@@ -34,7 +34,7 @@ class BlockDrafter(HeadDrafter):
         hidden: list[torch.Tensor] = []
         for each in requests:
             following = self._known[each.text.text_id]
-            hidden.append(self._model.hidden(torch.cat(following.gathered())))
+            hidden.append(self._model.hidden(torch.cat(following.features)))
             rows.append(self._with_masks(following, each.budget, hidden))
         logits, _ = self._model.forward(rows, torch.cat(hidden))
         return self._drafts(requests, rows, logits)

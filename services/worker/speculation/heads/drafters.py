@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Features, Text
@@ -53,6 +53,7 @@ class HeadDrafters:
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters and self._now() >= self._rests_until:
             self._known[new.sequence_id] = _Following(new)
+            self._unread.begin(new.sequence_id)
             if new.lent:
                 self._lent.add(new.sequence_id)
 
@@ -74,13 +75,16 @@ class HeadDrafters:
         self.reading_seconds = 0.0
         if not self._known:
             return []
-        waits = not self._lent and not any(item.next_budget for item in items)
-        if waits:
-            self._unread.add(items, verdicts, features)
+        # Those that a draft is asked for, and those whose pages have to be complete.
+        now = {item.sequence_id for item in items if item.next_budget} | self._lent
         try:
-            if not waits or self._unread.full:
-                self._catch_up()
-            return [] if waits else self._step(items, verdicts, features)
+            drafts = self._step(items, verdicts, features, now) if now else []
+            if not self._known.keys() <= now:
+                self._unread.add(items, verdicts, features, now)
+            if self._unread.full:
+                self._catch_up(self._known, of_now=True)
+                self._unread.clear()
+            return drafts
         except Exception:
             self._fail()
             return []
@@ -97,23 +101,29 @@ class HeadDrafters:
             with contextlib.suppress(Exception):
                 drafter.forget(left)
 
-    def _catch_up(self) -> None:
-        """Tell the drafters the steps that wait."""
+    def _catch_up(self, sequence_ids: Iterable[int], *, of_now: bool = False) -> None:
+        """Tell the drafters of the steps that wait, as far as they are of these sequences. `of_now`: the last of them
+        was computed just now."""
         began = time.perf_counter()
         committed: dict[str, list[Committed]] = {}
-        for each in self._unread.take({text_id: known.text for text_id, known in self._known.items()}):
+        texts = {each: self._known[each].text for each in sequence_ids if each in self._known}
+        for each in self._unread.take(texts, of_now=of_now):
             committed.setdefault(self._known[each.text_id].name, []).append(each)
         for name, results in committed.items():
             self._drafters[name].commit(results)
-        self.reading_seconds = time.perf_counter() - began
+        self.reading_seconds += time.perf_counter() - began
 
-    def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
+    def _step(
+        self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any, now: Collection[int]
+    ) -> list[Draft]:
+        """Of these sequences. The others are told later."""
+        self._catch_up(now)
         committed: dict[str, list[Committed]] = {}
         whole = None if features is None else StepFeatures(features)
         requests: dict[str, list[tuple[int, DraftRequest]]] = {}
         row = 0
         for index, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
-            known = self._known.get(item.sequence_id)
+            known = self._known.get(item.sequence_id) if item.sequence_id in now else None
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
@@ -155,7 +165,7 @@ def _committed(
         following=following,
         accepted=accepted,
         asked=verdict is not None and item.next_budget > 0,
-        step=None if whole is None else Features(whole.gather, places, len(whole)),
+        step=None if whole is None else Features(whole.gather, places),
         pages=item.pages,
         lent=known.new.lent,
     )

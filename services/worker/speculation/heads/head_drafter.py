@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 # than this many in all, the texts with the most of them are read, until an eighth of the room is free: one pass over
 # many rows costs less than many over a few.
 WAITING_ROWS = 8192
-# Steps of which a text keeps the features of all rows until it gathers its own, and rows of these steps.
-WHOLE_STEPS, WHOLE_ROWS = 64, 2048
 
 
 class Following:
     """A text that the network has read."""
 
-    __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "steps", "waiting",
-                 "waiting_from", "whole_rows")  # fmt: skip
+    __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "waiting", "waiting_from")
 
     def __init__(self) -> None:
         self.pages: Sequence[int] = ()
@@ -51,40 +48,23 @@ class Following:
         self.entered: torch.Tensor | None = None
         # The last tokens that it has read: the text's last one, then those of its own draft.
         self.read: list[int] = []
-        # Tokens of the text that no draft needed yet, and the target's features of them, of the last steps not gathered
-        # yet: a step that only waits must cost next to nothing.
+        # Tokens of the text that no draft needed yet, and the target's features of them.
         self.waiting: list[int] = []
         self.waiting_from = 0
         self.features: list[torch.Tensor] = []
-        self.steps: list[Features] = []
-        self.whole_rows = 0  # of these steps
 
     def wait(self, start: int, tokens: list[int], step: Features | None) -> None:
         if self.waiting_from + len(self.waiting) != start:
-            self.waiting, self.features, self.steps = [], [], []
+            self.waiting, self.features = [], []
         if not self.waiting:
             self.waiting_from = start
         self.waiting += tokens
-        if step is not None and not step.whole:
-            self.gathered().append(step.read())
-        elif step is not None:
-            if not self.steps:
-                self.whole_rows = 0
-            self.steps.append(step)
-            self.whole_rows += step.whole
-            if len(self.steps) >= WHOLE_STEPS or self.whole_rows > WHOLE_ROWS:
-                self.features.append(torch.cat([each.read() for each in self.steps]))
-                self.steps = []
-
-    def gathered(self) -> list[torch.Tensor]:
-        """The features of all that waits."""
-        self.features += [each.read() for each in self.steps]
-        self.steps = []
-        return self.features
+        if step is not None:
+            self.features.append(step.read())
 
     def rows(self, wanted: int) -> HeadRows:
         """All that waited."""
-        tokens, self.waiting, self.features, self.steps = self.waiting, [], [], []
+        tokens, self.waiting, self.features = self.waiting, [], []
         self.read, self.position = tokens[-1:], self.waiting_from + len(tokens)
         return HeadRows(tokens, self.waiting_from, self.pages, wanted)
 
@@ -144,7 +124,7 @@ def read_now(
     for each in results:
         if each.asked or each.lent or (each.pages and each.text_id in crowds):
             following = known[each.text_id]
-            features += following.gathered()
+            features += following.features
             following.pages = each.pages
             rows[each.text_id] = following.rows(asks and each.asked)
     return rows, features

@@ -9,7 +9,7 @@ Knows no drafters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from services.api.drafter import Committed, Features, Text
 from services.worker.running.work import SequenceWork, Verdict
 
 # Steps, and rows of these steps, whose features of all texts are kept.
-MOST_STEPS, MOST_ROWS = 64, 2048
+MOST_STEPS, MOST_ROWS = 64, 4096
 
 
 class Advance(NamedTuple):
@@ -89,50 +89,64 @@ class UnreadSteps:
     def __init__(self) -> None:
         self._steps: list[tuple[list[SequenceWork], list[Verdict | None], Any]] = []
         self._rows = 0
+        # By text, the steps at the beginning that are known already.
+        self._known: dict[int, int] = {}
 
     @property
     def full(self) -> bool:
         return len(self._steps) >= MOST_STEPS or self._rows >= MOST_ROWS
 
     def clear(self) -> None:
-        self._steps, self._rows = [], 0
+        self._steps, self._rows, self._known = [], 0, {}
 
-    def add(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> None:
-        """`features` of all rows of the items stay valid; None: no drafter reads any."""
+    def add(
+        self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any, told: Collection[int] = ()
+    ) -> None:
+        """`features` of all rows of the items stay valid; None: no drafter reads any. `told`: texts that know the
+        step, and all before it."""
         self._steps.append((items, verdicts, features))
+        self._known |= dict.fromkeys(told, len(self._steps))
         self._rows += len(items) if features is None else len(features)
 
-    def take(self, texts: Mapping[int, Text]) -> list[Committed]:
-        """What all of them added to these texts, which get their tokens here. A text of which the last step has no row
-        may have lost its pages, so that none are named."""
-        if not self._steps:
+    def begin(self, text_id: int) -> None:
+        """A text of which no step so far has a row."""
+        self._known[text_id] = len(self._steps)
+
+    def take(self, texts: Mapping[int, Text], *, of_now: bool) -> list[Committed]:
+        """What all of them added to these texts, which get their tokens here; to others they are still to be told.
+        `of_now`: the last of them was computed just now. Only then, and only for its own texts, are pages named: the
+        others may have lost theirs."""
+        first = min((self._known.get(each, 0) for each in texts), default=len(self._steps))
+        steps = self._steps[first:]
+        if not steps:
             return []
-        pieces = self._pieces(texts)
-        last = {item.sequence_id for item in self._steps[-1][0]}
-        features = [features for _, _, features in self._steps if features is not None]
-        self.clear()
+        pieces = self._pieces(texts, first)
+        self._known |= dict.fromkeys(texts, len(self._steps))
+        last = {item.sequence_id for item in steps[-1][0]} if of_now else set()
         parts = [(text_id, piece) for text_id, found in pieces.items() for piece in found]
         ends = list(accumulate(len(piece.rows) for _, piece in parts))
-        gathered = _gathered(features, [piece.rows for _, piece in parts])
+        gathered = _gathered([features for _, _, features in steps], [piece.rows for _, piece in parts])
         return [
             Committed(
                 text_id=text_id, start=piece.start, tokens=piece.tokens, following=piece.following,
                 accepted=piece.accepted,
-                step=None if gathered is None else Features(gathered.copy, slice(end - len(piece.rows), end), 0),
+                step=None if gathered is None else Features(gathered.copy, slice(end - len(piece.rows), end)),
                 pages=piece.pages if text_id in last and piece is pieces[text_id][-1] else (),
             )
             for (text_id, piece), end in zip(parts, ends, strict=True)
         ]  # fmt: skip
 
-    def _pieces(self, texts: Mapping[int, Text]) -> dict[int, list[_Piece]]:
+    def _pieces(self, texts: Mapping[int, Text], first: int) -> dict[int, list[_Piece]]:
         """More than one of a text that was begun again."""
         pieces: dict[int, list[_Piece]] = {}
         row = 0
-        for items, verdicts, _ in self._steps:
+        for place, (items, verdicts, _) in enumerate(self._steps[first:], first):
             for item, verdict in zip(items, verdicts, strict=True):
                 begin, row = row, row + len(item.tokens) + len(item.draft.tokens)
                 text = texts.get(item.sequence_id)
                 if text is None or (verdict is not None and not verdict.tokens):
+                    continue
+                if place < self._known.get(item.sequence_id, 0):
                     continue
                 found = pieces.get(item.sequence_id)
                 if found is None:
@@ -158,7 +172,7 @@ class UnreadSteps:
 
 
 def _gathered(features: list[Any], rows: list[list[int]]) -> StepFeatures | None:
-    if not features or not rows:
+    if not rows or features[0] is None:
         return None
     import torch
 

@@ -19,7 +19,7 @@ from models.sources import ModelError
 from services.runtime.memory import CPU_KV_MB
 from services.worker.cache.size import Card
 from services.worker.running.memory_plan import _KEPT_FEATURES, MemoryPlan, MemorySizes, cut_context, plan_memory
-from services.worker.speculation.heads.head_drafter import WAITING_ROWS, WHOLE_ROWS
+from services.worker.speculation.heads.head_drafter import WAITING_ROWS
 from services.worker.speculation.heads.unread import MOST_ROWS
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "models"))
@@ -56,7 +56,7 @@ def test_a_drafters_layers_take_their_share_of_every_page(tmp_path: Path) -> Non
 
 
 def test_features_that_wait_for_a_drafter_are_counted(tmp_path: Path) -> None:
-    assert _KEPT_FEATURES == WAITING_ROWS + WHOLE_ROWS + MOST_ROWS
+    assert _KEPT_FEATURES == WAITING_ROWS + MOST_ROWS
     card = Card(3 * GB, 3 * GB)
     none, some = (plan(tmp_path, card, drafters=1, taps=taps) for taps in ((), (0, 1, 2)))
     network = read_network(tmp_path)

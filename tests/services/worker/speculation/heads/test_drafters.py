@@ -90,7 +90,7 @@ def step(
 ) -> list[Draft]:
     """Told at once."""
     drafts = step_later(drafters, *pairs)
-    drafters._catch_up()
+    drafters._catch_up(drafters._known, of_now=True)
     return drafts
 
 
@@ -173,14 +173,25 @@ def test_steps_behind_which_no_draft_is_asked_for_are_told_in_one_piece_for_each
     chain, tree = item([6], 3, Draft([7, 8, 9])), item([7], 2, TREE, sequence_id=2)
     assert step_later(drafters, (chain, Verdict([7, 8, 1], 2)), (tree, Verdict([5, 8, 1], 2))) == []
     assert toy.committed == [] and toy.requests == []
-    asks = item([1], 5, sequence_id=2, next_budget=3, pages=[4])
-    assert [len(draft.tokens) for draft in step_later(drafters, (asks, Verdict([2], 0)))] == [3]
+    # The text that a draft is asked for is told, and the others wait, also for this step.
+    asks, beside = item([1], 5, sequence_id=2, next_budget=3), item([1], 6)
+    drafts = step_later(drafters, (beside, Verdict([2], 0)), (asks, Verdict([2], 0)))
+    assert [len(each.tokens) for each in drafts] == [0, 3]
+    asks, beside = item([2], 6, sequence_id=2, next_budget=3), item([2], 7)
+    step_later(drafters, (asks, Verdict([3], 0)), (beside, Verdict([3], 0)))
     assert [(each.text_id, *told(each)[:4], each.asked) for each in toy.committed] == [
-        (1, 0, [1, 2, 3, 6, 7, 8], 1, 2, False), (2, 0, [4, 5, 7, 5, 8], 1, 2, False), (2, 5, [1], 2, 0, True),
+        (2, 0, [4, 5, 7, 5, 8], 1, 2, False), (2, 5, [1], 2, 0, True), (2, 6, [2], 3, 0, True),
+    ]  # fmt: skip
+    step_later(drafters, (item([3], 8, next_budget=3), Verdict([4], 0)))
+    assert [(each.text_id, *told(each)[:4], each.asked) for each in toy.committed[3:]] == [
+        (1, 0, [1, 2, 3, 6, 7, 8, 1, 2], 3, 0, False), (1, 8, [3], 4, 0, True),
     ]  # fmt: skip
     # Each token's features are those of its row in its own step.
-    assert [told(each)[4] for each in toy.committed] == [[0, 1, 0, 0, 1, 2], [1, 2, 4, 5, 8], [0]]
-    assert list(toy.requests[0][0].text.tokens) == [4, 5, 7, 5, 8, 1, 2]
+    assert [told(each)[4] for each in toy.committed] == [
+        [1, 2, 4, 5, 8], [1], [0], [0, 1, 0, 0, 1, 2, 0, 1], [0],
+    ]  # fmt: skip
+    texts = {each.text.text_id: list(each.text.tokens) for requests in toy.requests for each in requests}
+    assert texts == {1: [1, 2, 3, 6, 7, 8, 1, 2, 3, 4], 2: [4, 5, 7, 5, 8, 1, 2, 3]}
 
 
 def test_a_text_whose_pages_were_taken_meanwhile_is_told_in_pieces_without_them() -> None:

@@ -20,11 +20,11 @@ from models.batch import Batch
 from models.gpu.chain import Chain
 from models.weights import Weights
 from services.api.draft_tree import depths, walk
-from services.api.drafter import Committed, Draft, Features
+from services.api.drafter import Committed, Draft
 from services.api.tree_shape import read_shape
 from services.worker.running.head import HeadModel
 from services.worker.speculation.heads import head_drafter, unread
-from services.worker.speculation.heads.head_drafter import WHOLE_ROWS, WHOLE_STEPS, Following
+from services.worker.speculation.heads.head_drafter import Following
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
@@ -393,15 +393,13 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
             assert token == 2 * int(logits[::2].argmax())
 
 
-@pytest.mark.parametrize(("whole_steps", "steps_at_once", "most_waiting"), [(2, 64, 8192), (64, 1, 8192), (64, 2, 24)])
+@pytest.mark.parametrize(("steps_at_once", "most_waiting"), [(64, 8192), (1, 8192), (2, 24)])
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "block", "dflash"])
 def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
-    method: str, whole_steps: int, steps_at_once: int, most_waiting: int, target: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    method: str, steps_at_once: int, most_waiting: int, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked in one step of five, a drafter drafts there as if it had been asked in all; also where steps are told
     before, and where texts are read because too many rows wait."""
-    monkeypatch.setattr(head_drafter, "WHOLE_STEPS", whole_steps)
     monkeypatch.setattr(head_drafter, "WAITING_ROWS", most_waiting)
     monkeypatch.setattr(unread, "MOST_STEPS", steps_at_once)
     folder = target
@@ -428,27 +426,6 @@ def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
     expected = {tuple(text): draft.tokens for text, draft in always.kept.drafts}
     assert len(seldom.kept.drafts) >= 10
     assert all(draft.tokens == expected[tuple(text)] for text, draft in seldom.kept.drafts)
-
-
-def test_a_text_that_waits_keeps_few_steps_whole() -> None:
-    """What it keeps of older steps has no rows of other texts."""
-    following = Following()
-    whole = [torch.full((16, 4), float(step)) for step in range(3 * WHOLE_STEPS)]
-    for place, step in enumerate(whole):
-        following.wait(place, [place], Features(step.__getitem__, slice(7, 8), 16))
-        assert len(following.steps) < WHOLE_STEPS
-    assert all(each.untyped_storage().nbytes() == each.nbytes for each in following.features)
-    assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
-
-
-def test_of_large_steps_a_text_that_waits_keeps_fewer() -> None:
-    """2048 rows of a prompt in each: whole, 64 of them would be gigabytes."""
-    following = Following()
-    whole = [torch.full((2048, 4), float(step)) for step in range(20)]
-    for place, step in enumerate(whole):
-        following.wait(place, [place], Features(step.__getitem__, slice(7, 8), len(step)))
-        assert sum(each.whole for each in following.steps) <= WHOLE_ROWS
-    assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
 
 
 @pytest.mark.parametrize(
