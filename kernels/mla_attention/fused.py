@@ -19,7 +19,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, ceil_div, launch, multiprocessors, power_of_two
 from kernels.mla_attention.reference import absorb, expand, split_up
-from kernels.paged_attention.fused import LOG2_E, FusedShape, join_planned, sees, step
+from kernels.paged_attention.fused import LOG2_E, FusedShape, join_last, joined, sees, step
 from kernels.paged_attention.plan import ITEM, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import AttentionWork, Partials
 
@@ -30,15 +30,18 @@ __all__ = ["absorb", "attend", "attend_planned", "expand", "split_up"]
 SPLIT = 1024
 # Heads of a tile, at most.
 HEADS_AT_ONCE = 64
+# Heads that are joined at a time.
+JOINED = 8
 
 
 @triton.jit(do_not_specialize=["width"])
 def attend_kernel(
-    queries, latents, tables, positions, seen, tree, counts, items, item_rows, row_slots,
-    out, partial_sums, partial_maxima, partial_totals, waiting, scale, width,
+    queries, latents, tables, positions, seen, tree, counts, items, item_rows, row_slots, joins,
+    out, partial_sums, partial_maxima, partial_totals, arrived, waiting, scale, width,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, TREE: tl.constexpr, 
+    SPLIT: tl.constexpr, TREE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, TURNED: tl.constexpr, ITEM: tl.constexpr,
+    JOIN: tl.constexpr, R: tl.constexpr, H: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """As kernels/paged_attention's, for blocks of GROUP heads instead of kv heads. waiting [programs, M, WIDE]."""
     wait_for_kernel_before()
@@ -120,6 +123,11 @@ def attend_kernel(
                         share = tl.div_rn(tl.full([M], 1.0, tl.float32), tl.where(present, total, 1.0))
                         result = (sums * share[:, None]).to(out.dtype.element_ty)
                         tl.store(out + at * LATENT + d[None, :], result, mask=whole)
+            if partial != 0:
+                join_last(
+                    partial_sums, partial_maxima, partial_totals, arrived, item_rows, joins, partial_maxima, out,
+                    first, rows, index % BLOCKS, HEADS, GROUP, LATENT, WIDE, JOIN, R, H, AT_ONCE, False,
+                )  # fmt: skip
 
 
 def shape(latent_dim: int, heads: int, dtype: torch.dtype, arch: int) -> FusedShape:
@@ -181,11 +189,11 @@ def attend_planned(
     launch(
         attend_kernel, (len(waiting.sums),), queries, latents, tables, positions,
         positions if seen is None else seen, positions if tree is None else tree,
-        work.counts, work.items, work.item_rows, work.row_slots,
-        out, partials.sums, partials.maxima, partials.totals, waiting.sums, scale * LOG2_E, tables.shape[1],
+        work.counts, work.items, work.item_rows, work.row_slots, work.joins,
+        out, partials.sums, partials.maxima, partials.totals, partials.arrived, waiting.sums,
+        scale * LOG2_E, tables.shape[1],
         warps=chosen.warps, stages=chosen.stages, **constants,
     )  # fmt: skip
-    join_planned(work, partials, out)
 
 
 def attend(
@@ -227,7 +235,7 @@ def _constants(
         "HEADS": heads, "GROUP": _group(heads, chosen), "LATENT": latent_dim, "ROPE": rope, "PAGE": page_tokens,
         "SPLIT": split, "TREE": tree,
         "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(latent_dim, 16), "TURNED": power_of_two(rope, 16),
-        "ITEM": ITEM,
+        "ITEM": ITEM, **joined(_group(heads, chosen), JOINED, latent_dim),
     }  # fmt: skip
 
 
@@ -246,6 +254,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
         yield Compilation(f"latent attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
 
 
-_TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots"), "*i32")
+_TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
+_TYPES["arrived"] = "*i32"
 _TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals", "waiting"), "*fp32")
 _TYPES |= {"scale": "fp32", "width": "i32"}

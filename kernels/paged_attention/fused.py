@@ -1,5 +1,5 @@
 """Attention of any number of rows of any number of sequences over pages, in Triton: prefill chunks, drafts to verify
-and single rows are one launch, and a second one joins what long contexts were split into.
+and single rows are one launch. What long contexts were split into is joined by the program that ends last.
 
 plan.py says who computes what; what a row's numbers are is fixed by its own context (README.md).
 """
@@ -22,21 +22,30 @@ from kernels.paged_attention.work import AttentionWork, Partials
 from kernels.quant.fused import from_e4m3
 
 LOG2_E = 1.4426950408889634
-# Positions that are computed by themselves, and joined in order: a part of what a row's bits are.
-SPLIT = 512
+# Pairs of row and head that are joined at a time: eight tokens of a sequence with groups of four.
+JOINED = 32
 
 
 @triton.jit
-def join(maximum, total, sums, other_maximum, other_total, other_sums):
-    """Two parts of a softmax become one. A part with nothing in it (maximum -inf, total and sums 0) changes no bit of
-    the other. Rounding is spelled out, so that every kernel joins alike: a product, then one fused multiply-add."""
+def join(when, maximum, total, sums, other_maximum, other_total, other_sums):
+    """Two parts of a softmax become one, where `when` is true. A part with nothing in it (maximum -inf, total and sums
+    0), and one that isn't joined, change no bit of the other, but for the sign of a zero (`divided`). Rounding is
+    spelled out, so that every kernel joins alike: a product, then one fused multiply-add."""
     top = tl.maximum(maximum, other_maximum)
     base = tl.where(top == -float("inf"), 0.0, top)
-    mine, others = tl.exp2(maximum - base), tl.exp2(other_maximum - base)
+    mine = tl.where(when, tl.exp2(maximum - base), 1.0)
+    others = tl.where(when, tl.exp2(other_maximum - base), 0.0)
     total = tl.fma(total, mine, other_total * others)
     mine, others = mine[:, None], others[:, None]
     sums = tl.fma(sums, tl.broadcast_to(mine, sums.shape), other_sums * others)
-    return top, total, sums
+    return tl.where(when, top, maximum), total, sums
+
+
+@triton.jit
+def divided(sums, total, present):
+    """Sums over their weights' total. A zero is +0, however many parts were joined."""
+    share = tl.div_rn(tl.full(total.shape, 1.0, tl.float32), tl.where(present, total, 1.0))
+    return sums * share[:, None] + 0.0
 
 
 @triton.jit
@@ -52,23 +61,88 @@ def step(scores, maximum, total):
 @triton.jit
 def sees(place, position, seen, bits, WINDOW: tl.constexpr, TREE: tl.constexpr):
     """[rows, places]: which places each row looks at."""
-    behind = place[None, :] - seen[:, None]
-    visible = behind < 0
+    visible = place[None, :] < seen[:, None]
     if WINDOW > 0:
         visible = visible & (place[None, :] > position[:, None] - WINDOW)
     if TREE:
+        behind = place[None, :] - seen[:, None]
         bit = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 63).to(tl.int64)) & 1
         visible = visible | ((behind >= 0) & (behind < 64) & (bit == 1))
     return visible
 
 
+@triton.jit
+def for_each(of_rows, ROWS: tl.constexpr, HEADS: tl.constexpr):
+    """[ROWS] -> [ROWS * HEADS]: a number of a row for each of its heads."""
+    return tl.reshape(tl.broadcast_to(of_rows[:, None], (ROWS, HEADS)), (ROWS * HEADS,))
+
+
+@triton.jit
+def join_last(
+    partial_sums, partial_maxima, partial_totals, arrived, item_rows, joins, sinks, out,
+    first, rows, block,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, JOIN: tl.constexpr,
+    R: tl.constexpr, H: tl.constexpr, AT_ONCE: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
+    """Behind an item's partial results: of its rows, join the splits of those whose other items have all arrived, in
+    their order. `arrived` counts the items of a row, for each block of GROUP heads. Whoever counts the last one sees
+    what all others stored before they counted; it leaves 0 for the next launch.
+
+    H heads of R rows at a time; the loads of AT_ONCE splits are under way together."""
+    d = tl.arange(0, WIDE)
+    r = tl.arange(0, R)
+    # All threads have stored when one counts.
+    tl.debug_barrier()
+    for some in range(0, rows, R):
+        there = some + r < rows
+        row = tl.load(item_rows + first + some + r, mask=there, other=0)
+        slot = tl.load(joins + row * JOIN, mask=there, other=0)
+        count = tl.load(joins + row * JOIN + 1, mask=there, other=0)
+        awaited = tl.load(joins + row * JOIN + 2, mask=there, other=0)
+        counter = arrived + slot.to(tl.int64) * HEADS + block
+        before = tl.atomic_add(counter, 1, mask=there, sem="acq_rel", scope="gpu")
+        last = there & (before == awaited - 1)
+        most = tl.max(tl.where(last, count, 0), axis=0)
+        # One has counted when all threads load.
+        tl.debug_barrier()
+        if most > 0:
+            tl.store(counter, tl.zeros([R], tl.int32), mask=last)
+            for low in range(0, GROUP, H):
+                nth = low + tl.arange(0, H)
+                head = block * GROUP + nth
+                known = tl.broadcast_to(((nth < GROUP) & (head < HEADS))[None, :], (R, H))
+                present = for_each(last, R, H) & tl.reshape(known, (R * H,))
+                head = tl.reshape(tl.broadcast_to(head[None, :], (R, H)), (R * H,))
+                splits, left = for_each(count, R, H), for_each(slot, R, H).to(tl.int64) * HEADS + head
+                maximum = tl.full([R * H], -float("inf"), tl.float32)
+                total = tl.zeros([R * H], tl.float32)
+                sums = tl.zeros([R * H, WIDE], tl.float32)
+                for split in range(0, most, AT_ONCE):
+                    for i in tl.static_range(AT_ONCE):
+                        inside = present & (split + i < splits)
+                        at = left + (split + i) * HEADS
+                        other_maximum = tl.load(partial_maxima + at, mask=inside, other=-float("inf"))
+                        other_total = tl.load(partial_totals + at, mask=inside, other=0.0)
+                        whole = inside[:, None] & (d < D)[None, :]
+                        other_sums = tl.load(partial_sums + at[:, None] * D + d[None, :], mask=whole, other=0.0)
+                        maximum, total, sums = join(True, maximum, total, sums, other_maximum, other_total, other_sums)
+                if SINKS:
+                    sink = tl.load(sinks + head, mask=present, other=0.0)
+                    alone, nothing = tl.full([R * H], 1.0, tl.float32), tl.zeros([R * H, WIDE], tl.float32)
+                    maximum, total, sums = join(True, maximum, total, sums, sink, alone, nothing)
+                result = divided(sums, total, present).to(out.dtype.element_ty)
+                to = (for_each(row, R, H).to(tl.int64) * HEADS + head) * D
+                tl.store(out + to[:, None] + d[None, :], result, mask=present[:, None] & (d < D)[None, :])
+
+
 @triton.jit(do_not_specialize=["width"])
 def attend_kernel(
-    queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots,
-    out, partial_sums, partial_maxima, partial_totals, sinks, scale, width,
+    queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots, joins,
+    out, partial_sums, partial_maxima, partial_totals, arrived, sinks, scale, width,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, TREE: tl.constexpr, SINKS: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, ITEM: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, ITEM: tl.constexpr, JOIN: tl.constexpr,
+    R: tl.constexpr, H: tl.constexpr, AT_ONCE: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
     """A program takes items, and of each one kv head, until there are none left: forth and back over the list, which is
     sorted by length. `scale` is in powers of two. M rows are (row, head of the group); N places at a time."""
@@ -76,6 +150,7 @@ def attend_kernel(
     GROUP: tl.constexpr = HEADS // KV_HEADS
     d = tl.arange(0, WIDE)
     m = tl.arange(0, M)
+    n = tl.arange(0, N)
     programs = tl.num_programs(0)
     todo = tl.load(counts) * KV_HEADS
     for turn in range(0, tl.cdiv(todo, programs)):
@@ -105,83 +180,73 @@ def attend_kernel(
             maximum = tl.full([M], -float("inf"), tl.float32)
             total = tl.zeros([M], tl.float32)
             sums = tl.zeros([M, WIDE], tl.float32)
-            for split in range(begin // SPLIT, (end - 1) // SPLIT + 1):
+            # Of a partial item each split is stored by itself. Else, if FLAT, one loop goes over all of them, without a
+            # branch: loads and products stay under way from split to split.
+            stretch = end * 0 + SPLIT
+            if FLAT:
+                stretch = tl.where(partial != 0, SPLIT, end)
+            for low in range(begin // SPLIT * SPLIT, end, stretch):
                 split_maximum = tl.full([M], -float("inf"), tl.float32)
                 split_total = tl.zeros([M], tl.float32)
                 split_sums = tl.zeros([M, WIDE], tl.float32)
-                low = tl.maximum(split * SPLIT, begin // N * N)
-                high = tl.minimum((split + 1) * SPLIT, end)
-                for start in range(low, high, N):
-                    place = start + tl.arange(0, N)
-                    # What lies before or behind may hold anything, NaN perhaps, which a weight of 0 wouldn't silence.
-                    held = (place >= begin) & (place < end)
-                    page = tl.load(table + place // PAGE, mask=held, other=0).to(tl.int64)
-                    kept = ((page * KV_HEADS + kv_head) * PAGE + place % PAGE) * D
-                    block = held[:, None] & (d < D)[None, :]
-                    key = tl.load(keys + kept[:, None] + d[None, :], mask=block, other=0.0)
-                    value = tl.load(values + kept[:, None] + d[None, :], mask=block, other=0.0)
+                for start in range(tl.maximum(low, begin // N * N), tl.minimum(low + stretch, end), N):
+                    # No load leaves the pages of the item.
+                    nth = tl.minimum(start // PAGE + n // PAGE, (end - 1) // PAGE)
+                    within = n % PAGE
+                    if N % PAGE != 0:
+                        nth = tl.minimum((start + n) // PAGE, (end - 1) // PAGE)
+                        within = (start + n) % PAGE
+                    # Without a window, items begin where a split does.
+                    if WINDOW > 0:
+                        nth = tl.maximum(nth, begin // PAGE)
+                    page = tl.load(table + nth).to(tl.int64)
+                    kept = page * (KV_HEADS * PAGE * D) + (kv_head * PAGE + within) * D
+                    # What lies before or behind may hold anything, NaN perhaps: keys' scores are overwritten, but a
+                    # weight of 0 wouldn't silence values.
+                    held = n < end - start
+                    if WINDOW > 0:
+                        held = held & (n >= begin - start)
+                    if WIDE == D:
+                        key = tl.load(keys + kept[:, None] + d[None, :])
+                        value = tl.load(values + kept[:, None] + d[None, :], mask=held[:, None], other=0.0)
+                    else:
+                        key = tl.load(keys + kept[:, None] + d[None, :], mask=(d < D)[None, :], other=0.0)
+                        block = held[:, None] & (d < D)[None, :]
+                        value = tl.load(values + kept[:, None] + d[None, :], mask=block, other=0.0)
                     if keys.dtype.element_ty == tl.uint8:
                         key, value = from_e4m3(key).to(query.dtype), from_e4m3(value).to(query.dtype)
                     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-                    visible = sees(place, position, until, bits, WINDOW, TREE)
+                    if FLAT:
+                        # Where a split begins, the one before is joined: behind a product that waits for all before.
+                        new = start % SPLIT == 0
+                        maximum, total, sums = join(new, maximum, total, sums, split_maximum, split_total, split_sums)
+                        split_maximum = tl.where(new, -float("inf"), split_maximum)
+                    visible = sees(n, position - start, until - start, bits, WINDOW, TREE)
                     scores = tl.where(visible, scores, -float("inf"))
                     weights, shrink, split_maximum, split_total = step(scores, split_maximum, split_total)
                     weights = weights.to(value.dtype)
                     split_sums = tl.dot(weights, value, split_sums * shrink[:, None], input_precision="ieee")
                 if partial != 0:
-                    slot = tl.load(row_slots + row, mask=present, other=0) + split
+                    slot = tl.load(row_slots + row, mask=present, other=0) + low // SPLIT
                     left = slot.to(tl.int64) * HEADS + head
                     tl.store(partial_maxima + left, split_maximum, mask=present)
                     tl.store(partial_totals + left, split_total, mask=present)
                     tl.store(partial_sums + left[:, None] * D + d[None, :], split_sums, mask=whole)
                 else:
-                    maximum, total, sums = join(maximum, total, sums, split_maximum, split_total, split_sums)
-            if partial == 0:
+                    maximum, total, sums = join(True, maximum, total, sums, split_maximum, split_total, split_sums)
+            if partial != 0:
+                join_last(
+                    partial_sums, partial_maxima, partial_totals, arrived, item_rows, joins, sinks, out,
+                    first, rows, kv_head, HEADS, GROUP, D, WIDE, JOIN, R, H, AT_ONCE, SINKS,
+                )  # fmt: skip
+            else:
                 if SINKS:
                     sink = tl.load(sinks + head, mask=present, other=0.0)
                     # A position of its own, without a value.
                     alone, nothing = tl.full([M], 1.0, tl.float32), tl.zeros([M, WIDE], tl.float32)
-                    maximum, total, sums = join(maximum, total, sums, sink, alone, nothing)
-                share = tl.div_rn(tl.full([M], 1.0, tl.float32), tl.where(present, total, 1.0))
-                result = sums * share[:, None]
+                    maximum, total, sums = join(True, maximum, total, sums, sink, alone, nothing)
+                result = divided(sums, total, present)
                 tl.store(out + at[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=whole)
-
-
-@triton.jit
-def join_kernel(
-    counts, joins, partial_sums, partial_maxima, partial_totals, sinks, out,
-    HEADS: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, JOIN: tl.constexpr, AT_ONCE: tl.constexpr,
-    SINKS: tl.constexpr,
-):  # fmt: skip
-    """A program takes one head of a row, and joins its splits in their order. AT_ONCE: whose loads are under way."""
-    start_next_early()
-    wait_for_kernel_before()
-    d = tl.arange(0, WIDE)
-    one = tl.arange(0, 1)
-    todo = tl.load(counts + 1) * HEADS
-    for index in range(tl.program_id(0), todo, tl.num_programs(0)):
-        entry = joins + (index // HEADS) * JOIN
-        head = index % HEADS
-        row, slot, count = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-        maximum = tl.full([1], -float("inf"), tl.float32)
-        total = tl.zeros([1], tl.float32)
-        sums = tl.zeros([1, WIDE], tl.float32)
-        for first in range(0, count, AT_ONCE):
-            for i in tl.static_range(AT_ONCE):
-                there = (one + first + i) < count
-                left = (slot + first + i + one).to(tl.int64) * HEADS + head
-                other_maximum = tl.load(partial_maxima + left, mask=there, other=-float("inf"))
-                other_total = tl.load(partial_totals + left, mask=there, other=0.0)
-                both = there[:, None] & (d < D)[None, :]
-                other_sums = tl.load(partial_sums + left[:, None] * D + d[None, :], mask=both, other=0.0)
-                maximum, total, sums = join(maximum, total, sums, other_maximum, other_total, other_sums)
-        if SINKS:
-            sink = tl.load(sinks + head + one)
-            alone, nothing = tl.full([1], 1.0, tl.float32), tl.zeros([1, WIDE], tl.float32)
-            maximum, total, sums = join(maximum, total, sums, sink, alone, nothing)
-        at = (row.to(tl.int64) * HEADS + head) * D
-        result = (sums * tl.div_rn(tl.full([1], 1.0, tl.float32), total)[:, None]).to(out.dtype.element_ty)
-        tl.store(out + at + one[:, None] + d[None, :], result, mask=(one == 0)[:, None] & (d < D)[None, :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +256,10 @@ class FusedShape:
     warps: int
     stages: int
     programs_per_multiprocessor: int
+    # Positions that are computed by themselves, and joined in order: a part of what a row's bits are.
+    split: int = 512
+    # One loop over all splits of an item that isn't partial: bits are the same. It takes registers.
+    flat: bool = False
 
 
 def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> FusedShape:
@@ -203,19 +272,22 @@ def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> FusedShap
     if power_of_two(head_dim, 16) > 128 or m > 64:
         return FusedShape(m, 32, 8, 5, 1)
     # Two programs must find room beside each other.
+    if 90 <= arch < 100:
+        return FusedShape(m, 64, 4, 5, 2, split=256, flat=True)
     return FusedShape(m, 32 if arch < 90 else 64, 4, 5, 2)
 
 
 def sizes(
-    queries: torch.Tensor, keys: torch.Tensor, slots: int, window: int = 0, trees: bool = False, split: int = SPLIT
-) -> Sizes:
+    queries: torch.Tensor, keys: torch.Tensor, slots: int, window: int = 0, trees: bool = False, split: int = 0,
+    chosen: FusedShape | None = None,
+) -> Sizes:  # fmt: skip
     """What a plan for these tensors must keep to. queries [R, heads, D], keys [pages, kv_heads, page_tokens, D]."""
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[1]
-    chosen = shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
+    chosen = chosen or shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
     group = heads // kv_heads
-    return Sizes(chosen.m // group, group, kv_heads, split, programs, slots, window, trees)
+    return Sizes(chosen.m // group, group, kv_heads, split or chosen.split, programs, slots, window, trees)
 
 
 def attend_planned(
@@ -232,38 +304,28 @@ def attend_planned(
     # Of trees: a row sees places 0 .. seen - 1 [R] int32, and place seen + i for every bit i of tree [R] int64.
     seen: torch.Tensor | None = None,
     tree: torch.Tensor | None = None,
-    split: int = SPLIT,
+    split: int = 0,  # 0: `shape`'s
     sinks: torch.Tensor | None = None,  # [heads] float32, in powers of two
+    chosen: FusedShape | None = None,  # for measurements: another than `shape`'s
 ) -> None:
     """Allocates nothing and reads nothing back: can be captured in a CUDA graph."""
     assert all(tensor.is_contiguous() for tensor in (queries, keys, values, tables, out))
     assert (seen is None) == (tree is None)
     heads, head_dim = queries.shape[1:]
     kv_heads, page_tokens = keys.shape[1:3]
-    chosen = shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
+    chosen = chosen or shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
+    split = split or chosen.split
     constants = _constants(heads, kv_heads, head_dim, page_tokens, split, window, tree is not None, chosen)
     constants["SINKS"] = sinks is not None
     launch(
         attend_kernel, (programs,), queries, keys, values, tables, positions,
         # Where there are no trees the kernel gets something to hold in their place.
         positions if seen is None else seen, positions if tree is None else tree,
-        work.counts, work.items, work.item_rows, work.row_slots,
-        out, partials.sums, partials.maxima, partials.totals, partials.maxima if sinks is None else sinks,
-        scale * LOG2_E, tables.shape[1],
+        work.counts, work.items, work.item_rows, work.row_slots, work.joins,
+        out, partials.sums, partials.maxima, partials.totals, partials.arrived,
+        partials.maxima if sinks is None else sinks, scale * LOG2_E, tables.shape[1],
         warps=chosen.warps, stages=chosen.stages, **constants,
-    )  # fmt: skip
-    join_planned(work, partials, out, sinks)
-
-
-def join_planned(work: AttentionWork, partials: Partials, out: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
-    if work.slots == 0:
-        return
-    heads, width = out.shape[1:]
-    launch(
-        join_kernel, (multiprocessors(out.device) * 4,), work.counts, work.joins,
-        partials.sums, partials.maxima, partials.totals, partials.maxima if sinks is None else sinks, out, warps=1,
-        SINKS=sinks is not None, **_join_constants(heads, width),
     )  # fmt: skip
 
 
@@ -278,22 +340,23 @@ def attend(
     window: int = 0,
     ancestors: Sequence[int] | None = None,
     *,
-    split: int = SPLIT,
+    split: int = 0,
     slots: int = 4096,
     cascade: bool = True,
     sinks: torch.Tensor | None = None,
+    chosen: FusedShape | None = None,
 ) -> torch.Tensor:
     """As the reference, for rows of a sequence that stand together; rounded to the queries' dtype. It plans, allocates
     and computes: for tests, and as the example of how. An executor plans once a step, for all layers."""
     device = queries.device
-    limits = sizes(queries, keys, slots, window, ancestors is not None, split)
+    limits = sizes(queries, keys, slots, window, ancestors is not None, split, chosen)
     firsts, counts = runs(sequences)
     starts = [places[first] for first in firsts]
     padded = np.zeros((len(tables), max(map(len, tables))), np.int32)
     for row, pages in zip(padded, tables, strict=True):
         row[: len(pages)] = pages
     padded = padded[[sequences[first] for first in firsts]]
-    shared = shared_prefixes(padded, starts, keys.shape[2], split) if cascade else []
+    shared = shared_prefixes(padded, starts, keys.shape[2], limits.split) if cascade else []
     work = AttentionWork(len(queries), slots, device)
     work.put(plan(limits, firsts, counts, starts, shared))
     positions, seen, tree = list(places), None, None
@@ -307,7 +370,7 @@ def attend(
         queries, keys, values, torch.from_numpy(padded).to(device),
         torch.tensor(positions, dtype=torch.int32, device=device), scale,
         work, Partials.make(slots, *queries.shape[1:], device), out, window, seen, tree, split,
-        None if sinks is None else sinks * LOG2_E,
+        None if sinks is None else sinks * LOG2_E, chosen,
     )  # fmt: skip
     return out
 
@@ -324,15 +387,19 @@ def _constants(
     chosen: FusedShape,
 ) -> dict[str, int | bool | str]:  # fmt: skip
     assert split % chosen.n == 0
+    group = heads // kv_heads
     return {
         "HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PAGE": page_tokens, "SPLIT": split,
         "WINDOW": window, "TREE": tree,
-        "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(head_dim, 16), "ITEM": ITEM,
+        "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(head_dim, 16), "ITEM": ITEM, "FLAT": chosen.flat,
+        **joined(group, JOINED, head_dim),
     }  # fmt: skip
 
 
-def _join_constants(heads: int, width: int) -> dict[str, int]:
-    return {"HEADS": heads, "D": width, "WIDE": power_of_two(width, 16), "JOIN": JOIN, "AT_ONCE": 8}
+def joined(group: int, pairs: int, head_dim: int) -> dict[str, int]:
+    """Rows and heads that are joined at a time, and splits whose loads are under way together."""
+    heads = min(power_of_two(group), pairs)
+    return {"JOIN": JOIN, "R": pairs // heads, "H": heads, "AT_ONCE": 4 if head_dim <= 128 else 2}
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
@@ -347,18 +414,16 @@ def compilations(arch: int) -> Iterator[Compilation]:
         ("gpt-oss", torch.bfloat16, 64, 8, 64, 128, False),
     ):
         chosen = shape(head_dim, heads // kv_heads, dtype, arch)
-        constants = _constants(heads, kv_heads, head_dim, 16, SPLIT, window, tree, chosen)
-        constants["SINKS"] = sinks = name == "gpt-oss"
+        constants = _constants(heads, kv_heads, head_dim, 16, chosen.split, window, tree, chosen)
+        constants["SINKS"] = name == "gpt-oss"
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
         types = dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES
         types |= {"keys": "*u8", "values": "*u8"} if "fp8" in name else {}
         signature = signature_of(attend_kernel, types | {"tree": "*i64" if tree else "*i32"}, constants)
         yield Compilation(f"attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
-        if not tree and "fp8" not in name:
-            constants = _join_constants(heads, head_dim) | {"SINKS": sinks}
-            yield Compilation(f"join {name}", join_kernel, signature_of(join_kernel, types, constants), constants, 1)
 
 
 _TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
+_TYPES["arrived"] = "*i32"
 _TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals", "sinks"), "*fp32")
 _TYPES |= {"scale": "fp32", "width": "i32"}

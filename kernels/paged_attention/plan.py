@@ -10,7 +10,7 @@ split for which rows, and so may look at the whole batch:
     │ from 3000      │    │16..31│ → …
     └────────────────┘    │32..39│
     ┌────────────────┐    ┌──────┐    ┌ split 0 ┐ → partial ┐
-    │ 1 row at 9000  │ →  │ 0    │ →  │ split 1 │ → partial ├ → joined by a second kernel
+    │ 1 row at 9000  │ →  │ 0    │ →  │ split 1 │ → partial ├ → joined by who ends last
     └────────────────┘    └──────┘    └ …       ┘ → partial ┘
 
     rows of many sequences whose first splits lie in the same pages: tiles of any 16 of these rows take a shared split
@@ -29,8 +29,8 @@ from kernels.cpu_program import compiled
 
 # Numbers of an item: first place in `item_rows`, rows, sequence, first position, end position, partial.
 ITEM = 8
-# Numbers of a join: row, first slot, slots.
-JOIN = 4
+# Numbers of a row's join: first slot, slots, items that fill them.
+JOIN = 3
 # A tile with no more rows of a matrix than this writes little when it is split.
 FEW_ROWS = 16
 # How much longer than the average program the longest may take before tiles are split.
@@ -57,7 +57,7 @@ class Plan:
     items: np.ndarray  # [I, ITEM] int32, longest first
     item_rows: np.ndarray  # int32: the rows of all items
     row_slots: np.ndarray  # [R] int32: split s of a row has slot row_slots[row] + s
-    joins: np.ndarray  # [J, JOIN] int32
+    joins: np.ndarray  # [R, JOIN] int32: of rows that are computed split by split
 
 
 def plan(
@@ -77,10 +77,10 @@ def plan(
         items=np.empty((rows + sizes.slots, ITEM), np.int32),
         item_rows=np.empty(2 * rows, np.int32),
         row_slots=np.empty(int((firsts + counts).max(initial=0)), np.int32),
-        joins=np.empty((rows, JOIN), np.int32),
+        joins=np.empty((int((firsts + counts).max(initial=0)), JOIN), np.int32),
     )
-    items, item_rows, joins = write_plan(made, sizes, firsts, counts, starts, shared)
-    return Plan(made.items[:items], made.item_rows[:item_rows], made.row_slots, made.joins[:joins])
+    items, item_rows = write_plan(made, sizes, firsts, counts, starts, shared)
+    return Plan(made.items[:items], made.item_rows[:item_rows], made.row_slots, made.joins)
 
 
 def write_plan(
@@ -90,9 +90,9 @@ def write_plan(
     row_counts: np.ndarray,
     starts: np.ndarray,
     shared: np.ndarray,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """`plan` into arrays that are there: `into` has room for rows + slots items, 2 · rows item rows and rows joins. The
-    numbers of items, item rows and joins. The other arrays are int64, and all are contiguous: compiled once, for these
+    numbers of items and item rows. The other arrays are int64, and all are contiguous: compiled once, for these
     types."""
     return _write(
         into.items, into.item_rows, into.row_slots, into.joins, first_rows, row_counts, starts, shared,
@@ -154,17 +154,17 @@ def _write(
     begins = np.zeros(len(starts), np.int64)
     taken = _cascades(begins, groups, counts, starts, tile_rows, split, slots, window)
     tiles = _tiles(firsts, counts, starts, begins, tile_rows, window, trees)
-    _split(tiles, begins, group, kv_heads, split, programs, slots - taken)
-    joined, used = _slots(row_slots, joins, tiles, begins, split)
+    together = _split(tiles, begins, group, kv_heads, split, programs, slots - taken)
+    used = _slots(row_slots, joins, tiles, begins, split, together)
     # An item of a split needs a slot for each of its rows.
     made = np.empty((len(tiles) + used, _COLUMNS), np.int64)
-    number, placed = _own_items(made, item_rows, tiles, split)
+    number, placed = _own_items(made, item_rows, tiles, split, together)
     number, placed = _shared_items(made, item_rows, number, placed, firsts, counts, begins, groups, tile_rows, split)
     order = _longest_first(made[:number])
     for item in range(number):
         for column in range(ITEM):
             items[item, column] = made[order[item], column] if column < _COLUMNS else 0
-    return number, placed, joined
+    return number, placed
 
 
 @_inner
@@ -177,14 +177,14 @@ def _same_pages(tables, one, other, most):
 
 
 @_inner
-def _own_items(made, item_rows, tiles, split):
-    """A whole tile is one item; of others, each split is one."""
+def _own_items(made, item_rows, tiles, split, together):
+    """A whole tile is one item; of others, each `together` splits are one."""
     number = placed = 0
     for tile in range(len(tiles)):
         begin, end, partial = tiles[tile, _BEGIN], tiles[tile, _END], tiles[tile, _PARTIAL]
         low = begin
         while low < end:
-            high = min(end, (low // split + 1) * split) if partial else end
+            high = min(end, (low // split + together) * split) if partial else end
             made[number, _FIRST], made[number, _ROWS] = placed, tiles[tile, _ROWS]
             made[number, _SEQUENCE], made[number, _PARTIAL] = tiles[tile, _SEQUENCE], partial
             made[number, _BEGIN], made[number, _END] = low, high
@@ -270,7 +270,8 @@ def _tiles(firsts, counts, starts, begins, tile_rows, window, trees):
 @_inner
 def _split(tiles, begins, group, kv_heads, split, programs, slots):
     """Which tiles are computed split by split: those whose first part is shared, and long ones where programs would
-    wait for them. Slots go to the longest, where they save most."""
+    wait for them. Slots go to the longest, where they save most. Returns how many splits one item takes: about so many
+    that each program finds two items."""
     total = 0
     for tile in range(len(tiles)):
         total += tiles[tile, _END] - tiles[tile, _BEGIN]
@@ -286,6 +287,7 @@ def _split(tiles, begins, group, kv_heads, split, programs, slots):
             needed += rows * splits
             partial = needed <= slots
         tiles[tile, _PARTIAL] = partial
+    return max(1, int(share / (2 * split) + 0.5))
 
 
 @_inner
@@ -305,21 +307,23 @@ def _longest_program(tiles, kv_heads, programs):
 
 
 @_inner
-def _slots(row_slots, joins, tiles, begins, split):
-    """Slots for the rows of split tiles, one behind the other, and their joins; the numbers of joins and slots."""
+def _slots(row_slots, joins, tiles, begins, split, together):
+    """Slots for the rows of split tiles, one behind the other, and their joins; the number of slots."""
     row_slots[:] = 0
-    slot = joined = 0
+    joins[:] = 0
+    slot = 0
     for tile in range(len(tiles)):
         if tiles[tile, _PARTIAL]:
             # A shared first part has its slots before the row's own.
             before = 0 if begins[tiles[tile, _SEQUENCE]] > 0 else tiles[tile, _BEGIN] // split
             each = -(-tiles[tile, _END] // split) - before
+            shared = begins[tiles[tile, _SEQUENCE]] // split
+            items = shared + -(-(each - shared) // together)
             for row in range(tiles[tile, _FIRST], tiles[tile, _FIRST] + tiles[tile, _ROWS]):
                 row_slots[row] = slot - before
-                joins[joined, 0], joins[joined, 1], joins[joined, 2], joins[joined, 3] = row, slot, each, 0
+                joins[row, 0], joins[row, 1], joins[row, 2] = slot, each, items
                 slot += each
-                joined += 1
-    return joined, slot
+    return slot
 
 
 @_inner

@@ -15,13 +15,15 @@ from kernels.paged_attention.plan import ITEM, JOIN, Plan
 class AttentionWork:
     """For at most `rows` rows and `slots` partial results. All in one piece of int32, copied at once:
 
-    items, joins counted | items | item_rows | row_slots | joins
+    items counted | items | item_rows | row_slots | joins
     """
 
     def __init__(self, rows: int, slots: int, device: torch.device | str) -> None:
         # A row is in its own tile, and in a shared one; a tile makes one item, or as many as it takes slots.
-        sizes = {"counts": 2, "items": (rows + slots) * ITEM, "item_rows": 2 * rows, "row_slots": rows}
+        sizes = {"counts": 1, "items": (rows + slots) * ITEM, "item_rows": 2 * rows, "row_slots": rows}
         sizes["joins"] = rows * JOIN
+        # Pieces begin at multiples of 16 bytes.
+        sizes = {name: -(-size // 4) * 4 for name, size in sizes.items()}
         total = sum(sizes.values())
         pinned = torch.device(device).type == "cuda"
         self._host = torch.zeros(total, dtype=torch.int32, pin_memory=pinned)
@@ -34,7 +36,7 @@ class AttentionWork:
             at += size
 
     # Flat int32, on the device.
-    counts: torch.Tensor  # items, joins
+    counts: torch.Tensor  # items
     items: torch.Tensor
     item_rows: torch.Tensor
     row_slots: torch.Tensor
@@ -42,7 +44,7 @@ class AttentionWork:
 
     def put(self, plan: Plan) -> None:
         """Asynchronous: the host must not put again before the device has read, which a step's end says."""
-        self._numbers["counts"][:] = len(plan.items), len(plan.joins)
+        self._numbers["counts"][:] = len(plan.items)
         for name in ("items", "item_rows", "row_slots", "joins"):
             numbers = getattr(plan, name).reshape(-1)
             self._numbers[name][: len(numbers)] = numbers
@@ -56,8 +58,11 @@ class Partials:
     sums: torch.Tensor  # [slots, heads, width]
     maxima: torch.Tensor  # [slots, heads]
     totals: torch.Tensor  # [slots, heads]
+    # How many items of a row have ended, at its first slot, by block of heads; 0 between two launches.
+    arrived: torch.Tensor  # [slots, heads] int32
 
     @staticmethod
     def make(slots: int, heads: int, width: int, device: torch.device | str) -> Partials:
         sums = torch.empty(max(slots, 1), heads, width, dtype=torch.float32, device=device)
-        return Partials(sums, torch.empty_like(sums[..., 0]), torch.empty_like(sums[..., 0]))
+        maxima = torch.empty(sums.shape[:2], dtype=torch.float32, device=device)
+        return Partials(sums, maxima, torch.empty_like(maxima), torch.zeros_like(maxima, dtype=torch.int32))

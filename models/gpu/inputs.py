@@ -81,7 +81,7 @@ class StepInputs:
         sizes |= {"last": rows} if blocks else {}
         sizes |= {"also_begins": rows + 1, "also_slots": 2 * branch_pages * page_tokens, "forks": 4 * branch_pages}
         for index, kind in enumerate(kinds):
-            sizes[f"counts {index}"] = 2
+            sizes[f"counts {index}"] = 1
             # A row is in its own tile, and in a shared one; a tile makes one item, or as many as it takes slots.
             sizes[f"items {index}"] = (rows + kind.slots) * ITEM
             sizes[f"item_rows {index}"] = 2 * rows
@@ -174,8 +174,8 @@ class StepInputs:
         for index, (kind, here) in enumerate(zip(self._kinds, self._plans_here, strict=True)):
             if kind.split not in shared:
                 shared[kind.split] = shared_prefixes(tables, starts, self._page_tokens, kind.split)
-            items, _, joins = write_plan(here, kind, firsts, counts, starts, shared[kind.split])
-            self._numbers[f"counts {index}"][:] = items, joins
+            items, _ = write_plan(here, kind, firsts, counts, starts, shared[kind.split])
+            self._numbers[f"counts {index}"][:] = items
 
     def _step(self, rows: int, wanted: int, tables: torch.Tensor, forks: int) -> Step:
         views = self._kept_views.get(rows)

@@ -38,10 +38,13 @@ def plan(
     tiles = _tiles(sizes, firsts, counts, starts, begins)
     taken = begins[tiles.sequence] > 0
     partial = _split(sizes, tiles, taken, sizes.slots - slots)
+    share = (tiles.end - tiles.begin).sum() * sizes.kv_heads / sizes.programs
+    together = max(1, int(share / (2 * sizes.split) + 0.5))
     row_slots = np.zeros(int((firsts + counts).max(initial=0)), np.int32)
-    joins = _slots(sizes, tiles, partial, begins, row_slots)
+    joins = np.zeros((len(row_slots), JOIN), np.int32)
+    _slots(sizes, tiles, partial, begins, row_slots, joins, together)
     placed = tiles.rows.cumsum() - tiles.rows
-    items = [_items(sizes, tiles, placed, partial)]
+    items = [_items(sizes, tiles, placed, partial, together)]
     item_rows = [_counted(tiles.first_row, tiles.rows)]
     for sequences, tokens in cascades:
         rows = _counted(firsts[sequences], counts[sequences])
@@ -49,8 +52,8 @@ def plan(
         number = np.minimum(sizes.tile_rows, len(rows) - at)
         place = at + sum(map(len, item_rows))
         same = np.full(len(at), tokens)
-        together = _Tiles(np.full(len(at), sequences[0]), at, number, np.zeros_like(at), same)
-        items.append(_items(sizes, together, place, np.ones(len(at), bool)))
+        shared_tiles = _Tiles(np.full(len(at), sequences[0]), at, number, np.zeros_like(at), same)
+        items.append(_items(sizes, shared_tiles, place, np.ones(len(at), bool), 1))
         item_rows.append(rows)
     every = np.concatenate(items)
     every = every[np.argsort(every[:, 3] - every[:, 4], kind="stable")]
@@ -141,28 +144,36 @@ def _longest_program(sizes: Sizes, length: np.ndarray) -> int:
     return int(turns.sum(axis=0).max(initial=0))
 
 
-def _slots(sizes: Sizes, tiles: _Tiles, partial: np.ndarray, begins: np.ndarray, row_slots: np.ndarray) -> np.ndarray:
-    """Slots for the rows of split tiles, one behind the other; the joins that they make."""
+def _slots(
+    sizes: Sizes,
+    tiles: _Tiles,
+    partial: np.ndarray,
+    begins: np.ndarray,
+    row_slots: np.ndarray,
+    joins: np.ndarray,
+    together: int,
+) -> None:
+    """Slots for the rows of split tiles, one behind the other, and their joins."""
     rows = _counted(tiles.first_row[partial], tiles.rows[partial])
-    if not len(rows):
-        return np.zeros((0, JOIN), np.int32)
     # A shared first part has its slots before the row's own.
     before = tiles.begin // sizes.split * (begins[tiles.sequence] == 0)
     each = np.repeat((-(-tiles.end // sizes.split) - before)[partial], tiles.rows[partial])
     first = each.cumsum() - each
     row_slots[rows] = first - np.repeat(before[partial], tiles.rows[partial])
-    return np.stack([rows, first, each, np.zeros_like(rows)], axis=1).astype(np.int32)
+    shared = np.repeat((begins[tiles.sequence] // sizes.split)[partial], tiles.rows[partial])
+    joins[rows] = np.stack([first, each, shared + -(-(each - shared) // together)], axis=1)
 
 
-def _items(sizes: Sizes, tiles: _Tiles, placed: np.ndarray, partial: np.ndarray) -> np.ndarray:
-    """A whole tile is one item; of others, each split is one."""
-    number = np.where(partial, tiles.splits(sizes.split), 1)
+def _items(sizes: Sizes, tiles: _Tiles, placed: np.ndarray, partial: np.ndarray, together: int) -> np.ndarray:
+    """A whole tile is one item; of others, each `together` splits are one."""
+    number = np.where(partial, -(-tiles.splits(sizes.split) // together), 1)
     tile = np.repeat(np.arange(len(number)), number)
-    split = tiles.begin[tile] // sizes.split + _counted(np.zeros_like(number), number)
+    split = tiles.begin[tile] // sizes.split + together * _counted(np.zeros_like(number), number)
     items = np.zeros((len(tile), ITEM), np.int32)
     items[:, 0], items[:, 1], items[:, 2] = placed[tile], tiles.rows[tile], tiles.sequence[tile]
     items[:, 3] = np.where(partial[tile], np.maximum(tiles.begin[tile], split * sizes.split), tiles.begin[tile])
-    items[:, 4] = np.where(partial[tile], np.minimum(tiles.end[tile], (split + 1) * sizes.split), tiles.end[tile])
+    last = np.minimum(tiles.end[tile], (split + together) * sizes.split)
+    items[:, 4] = np.where(partial[tile], last, tiles.end[tile])
     items[:, 5] = partial[tile]
     return items
 

@@ -97,6 +97,34 @@ def test_a_shared_prefix_read_once_for_all_gives_the_same_bits(shared: int, dtyp
     assert_same_bits(once, compute(rows, cascade=True, slots=3))
 
 
+@pytest.mark.parametrize(("window", "slots"), [(0, 0), (70, 0), (0, 30)])
+@BOTH
+def test_one_loop_over_all_splits_gives_the_same_bits(window: int, slots: int, dtype: torch.dtype) -> None:
+    rows = make(4, 2, 32, 16, MIXED, dtype)
+    rows.keys, rows.values = rows.keys * 3, rows.values - 1
+    flat = replace(fused.shape(32, 2, dtype, 80), flat=True)
+    assert_same_bits(compute(rows, window=window, slots=slots, chosen=flat), compute(rows, window=window, slots=20))
+
+
+def test_who_joins_a_row_leaves_its_count_at_0_for_the_next_launch() -> None:
+    rows = make(3, 1, 32, 16, [(200, 2)], torch.float32)
+    limits = fused.sizes(rows.queries, rows.keys, 8, split=SPLIT)
+    work, partials = fused.AttentionWork(2, 8, device()), fused.Partials.make(8, 3, 32, device())
+    made = fused.plan(limits, [0], [2], [200])
+    assert made.joins[:, 1].tolist() == [4, 4]
+    work.put(made)
+    tables, positions = (torch.tensor(each, dtype=torch.int32, device=device()) for each in (rows.tables, rows.places))
+    outs = [torch.empty_like(rows.queries) for _ in range(2)]
+    for out in outs:
+        partials.sums.fill_(float("nan"))
+        fused.attend_planned(
+            rows.queries, rows.keys, rows.values, tables, positions, 1.0, work, partials, out, split=SPLIT
+        )
+        assert not partials.arrived.any()
+    assert not outs[0].isnan().any()
+    assert_same_bits(*outs)
+
+
 def test_a_tree_of_drafts_sees_its_ancestors_only() -> None:
     # Two branches of three, a stub, and a sequence without a tree.
     parents = [-1, 0, 1, -1, 3, 4, -1]

@@ -26,8 +26,10 @@ def computed(made, counts: list[int], starts: list[int], window: int = 0) -> Non
     rows = [(sequence, start + i) for sequence, start in enumerate(starts) for i in range(counts[sequence])]
     seen: Counter = Counter()
     partial: dict[int, set[int]] = {}
+    items: Counter = Counter()
     for first, count, _, begin, end, is_partial, *_ in made.items:
         for row in made.item_rows[first : first + count]:
+            items[int(row)] += is_partial
             for split in range(begin // SPLIT, (end - 1) // SPLIT + 1):
                 seen[int(row), split] += 1
                 if is_partial:
@@ -37,8 +39,9 @@ def computed(made, counts: list[int], starts: list[int], window: int = 0) -> Non
         for split in range(lowest // SPLIT, place // SPLIT + 1):
             assert seen[row, split] == 1, (row, split)
     assert max(seen.values()) == 1
-    joined = {int(row): set(range(slot, slot + count)) for row, slot, count, _ in made.joins}
+    joined = {row: set(range(slot, slot + count)) for row, (slot, count, _) in enumerate(made.joins.tolist()) if count}
     assert joined == partial
+    assert [items[row] for row in range(len(rows))] == made.joins[:, 2].tolist()
     used = [slot for slots in joined.values() for slot in slots]
     assert len(used) == len(set(used))
 
@@ -55,7 +58,7 @@ def test_every_split_of_every_row_is_computed_once(seed: int) -> None:
     shared = [2 * SPLIT, len(common), *common] if len(common) > 1 else []
     made = plan(sizes(slots, window), firsts, counts, starts, shared)
     computed(made, counts, starts, window)
-    assert sum(int(join[2]) for join in made.joins) <= slots
+    assert made.joins[:, 1].sum() <= slots
     assert (np.diff(made.items[:, 4] - made.items[:, 3]) <= 0).all()
     # What Work reserves.
     assert len(made.items) <= sum(counts) + slots and len(made.item_rows) <= 2 * sum(counts)
@@ -63,12 +66,13 @@ def test_every_split_of_every_row_is_computed_once(seed: int) -> None:
 
 def test_one_long_sequence_is_spread_over_the_programs() -> None:
     made = plan(sizes(), [0], [1], [SPLIT * 20 - 1])
-    assert len(made.items) == 20 and made.items[:, 5].all() and len(made.joins) == 1
+    # Seven items, of three splits each but the last, for the six programs.
+    assert len(made.items) == 7 and made.items[:, 5].all() and made.joins.tolist() == [[0, 20, 7]]
 
 
 def test_many_sequences_of_a_length_are_not_split() -> None:
     made = plan(sizes(), list(range(32)), [1] * 32, [SPLIT * 4] * 32)
-    assert len(made.items) == 32 and not made.items[:, 5].any() and len(made.joins) == 0
+    assert len(made.items) == 32 and not made.items[:, 5].any() and not made.joins.any()
 
 
 def test_an_empty_step_has_nothing_to_do() -> None:
