@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.dependent import start_next_early, wait_for_kernel_before
+from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import AttentionWork, Partials

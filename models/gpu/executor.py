@@ -1,6 +1,6 @@
 """GpuExecutor: a network as Triton kernels. Steps of few rows are replayed as CUDA graphs, larger ones run as they are.
 
-    embed, then per layer:  add+norm  qkv  norm+rotate+store  attend (+ join)  output  add+norm  silu(gate)·up  down
+    embed, then per layer:  add+norm  qkv  norm+rotate+store  attend  output  add+norm  silu(gate)·up  down
     then:                   add+norm of the wanted rows, head
 
 each a kernel (coded linears leave the activation to one more); and behind each layer that is a tap, residual + delta to

@@ -24,7 +24,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
     },
 }  # fmt: skip
-LAYER = ["add_norm", "linear", "rotate_and_store", "attend", "join", "linear", "add_norm", "linear", "linear"]
+LAYER = ["add_norm", "linear", "rotate_and_store", "attend", "linear", "add_norm", "linear", "linear"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
