@@ -222,10 +222,8 @@ def compilations(arch: int) -> Iterator[Compilation]:
     for kind, dtype, columns, activation in (
         ("bf16", torch.bfloat16, 4096, ""),
         ("bf16", torch.bfloat16, 3072, "silu"),
-        ("bf16", torch.bfloat16, 28672, ""),
         ("bf16", torch.bfloat16, 28672, "silu"),
         ("fp32", torch.float32, 4096, ""),
-        ("fp32", torch.float32, 4096, "gelu_tanh"),
     ):
         tile, splits, length = tile_of(columns, 4096, dtype)
         tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length, "HAS_BIAS": True}
