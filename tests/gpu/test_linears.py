@@ -42,8 +42,8 @@ def test_ranges_of_linears_that_follow_each_other_always_add_up_to_the_same_bits
     check()
     replay, aside = device_of(device()).capture(run), torch.cuda.Stream()
     check()
-    replay()
     aside.wait_stream(torch.cuda.current_stream())
+    replay()
     with torch.cuda.stream(aside):
         beside = [linear(x[:rows], weights[0]) for _ in range(TURNS)]
     check()
