@@ -186,12 +186,15 @@ def test_steps_behind_which_no_draft_is_asked_for_are_told_in_one_piece_for_each
     assert [(each.text_id, *told(each)[:4], each.asked) for each in toy.committed[3:]] == [
         (1, 0, [1, 2, 3, 6, 7, 8, 1, 2], 3, 0, False), (1, 8, [3], 4, 0, True),
     ]  # fmt: skip
+    # What a text knows already it isn't told again with what others are told.
+    step(drafters, (item([3], 7, sequence_id=2), Verdict([4], 0)))
+    assert [(each.text_id, *told(each)[:4], each.asked) for each in toy.committed[5:]] == [(2, 7, [3], 4, 0, False)]
     # Each token's features are those of its row in its own step.
     assert [told(each)[4] for each in toy.committed] == [
-        [1, 2, 4, 5, 8], [1], [0], [0, 1, 0, 0, 1, 2, 0, 1], [0],
+        [1, 2, 4, 5, 8], [1], [0], [0, 1, 0, 0, 1, 2, 0, 1], [0], [0],
     ]  # fmt: skip
     texts = {each.text.text_id: list(each.text.tokens) for requests in toy.requests for each in requests}
-    assert texts == {1: [1, 2, 3, 6, 7, 8, 1, 2, 3, 4], 2: [4, 5, 7, 5, 8, 1, 2, 3]}
+    assert texts == {1: [1, 2, 3, 6, 7, 8, 1, 2, 3, 4], 2: [4, 5, 7, 5, 8, 1, 2, 3, 4]}
 
 
 def test_a_text_whose_pages_were_taken_meanwhile_is_told_in_pieces_without_them() -> None:
