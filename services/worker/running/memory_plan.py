@@ -31,8 +31,8 @@ log = logging.getLogger("specmesh.worker")
 
 # Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
 BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
-# Rows whose features are kept for a drafter's network: of texts that wait for it, and of whole steps
-# (speculation/heads/head_drafter.py).
+# Rows whose features are kept for a drafter's network: of texts that wait for it, and of steps it isn't told of yet
+# (speculation/heads/head_drafter.py, unread.py).
 _KEPT_FEATURES = 8192 + 4096
 # Splits of long contexts whose partial results attention on a GPU keeps.
 _SLOTS = 1024
