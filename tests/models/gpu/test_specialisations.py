@@ -52,14 +52,8 @@ def test_the_list_is_short_and_its_pointers_can_be_read_in_wide_pieces(folder: P
     assert [name for name, between in listed if between] == []
 
 
-# settle_kernel with masks reads 8 bytes again in its loop. With blocks of 512 it doesn't; which is faster, nobody has
-# measured.
-SPILLS = pytest.mark.xfail(strict=True, reason="settle_kernel spills on sm_80")
-KINDS = [pytest.param(arch, marks=SPILLS) if arch == 80 else arch for arch in ARCHITECTURES]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", KINDS)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_all_of_the_list_compiles_and_fits(folder: Path, arch: int) -> None:
     first, *facts, _last = map(json.loads, run("-m", "models.gpu.specialisations", str(folder), str(arch)))
     assert len(facts) == first["specialisations"]
