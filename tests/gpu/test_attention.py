@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels import interpreter
 from kernels.kv_store import fused as store
+from kernels.launch import architecture
 from kernels.mla_attention import fused as latent
 from kernels.mla_attention import reference as latent_reference
 from kernels.paged_attention import fused, reference
@@ -79,6 +82,40 @@ def test_a_captured_launch_reads_what_a_later_step_puts_there() -> None:
     out.fill_(float("nan"))
     graph.replay()
     assert_same_bits(out, fused.attend(*rows.arguments()))
+
+
+@pytest.mark.parametrize("split", [128, 256, 512])
+def test_one_loop_over_all_splits_gives_the_bits_of_one_loop_a_split(split: int) -> None:
+    rows = make(32, 8, 128, 16, MIXED, torch.bfloat16)
+    used = fused.shape(128, 4, torch.bfloat16, architecture(device()))
+    outs = [
+        fused.attend(*rows.arguments(), split=split, slots=slots, chosen=replace(used, flat=flat))
+        for flat, slots in ((False, 0), (True, 0), (False, 4096), (True, 4096))
+    ]
+    for out in outs[1:]:
+        assert_same_bits(out, outs[0])
+
+
+def test_whoever_ends_last_joins_all_parts_in_launch_after_launch() -> None:
+    rows = make(32, 8, 128, 16, [(3000, 1), (4000, 5), (900, 1), (6000, 2)], torch.bfloat16)
+    firsts, counts = fused.runs(rows.sequences)
+    width = max(map(len, rows.tables))
+    tables = torch.tensor([table + [0] * (width - len(table)) for table in rows.tables], dtype=torch.int32).cuda()
+    positions = torch.tensor(rows.places, dtype=torch.int32).cuda()
+    work, partials = AttentionWork(16, 512, "cuda"), Partials.make(512, 32, 128, "cuda")
+    limits = fused.sizes(rows.queries, rows.keys, 512, split=128)
+    made = plan(limits, firsts, counts, [rows.places[first] for first in firsts])
+    assert made.joins[:, 2].min() > 1
+    work.put(made)
+    outs = [torch.empty_like(rows.queries) for _ in range(300)]
+    for out in outs:
+        # What an earlier launch left there must not be what is joined.
+        partials.sums.fill_(float("nan"))
+        fused.attend_planned(
+            rows.queries, rows.keys, rows.values, tables, positions, 128**-0.5, work, partials, out, split=128
+        )
+    expected = fused.attend(*rows.arguments(), split=128, slots=0)
+    assert all(torch.equal(out, expected) for out in outs) and not partials.arrived.any()
 
 
 def test_addresses_beyond_32_bits_are_kept() -> None:

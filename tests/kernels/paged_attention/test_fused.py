@@ -69,6 +69,16 @@ def test_whether_a_context_is_split_among_programs_changes_no_bit(dtype: torch.d
     assert_same_bits(compute(rows, slots=100), whole)
 
 
+@pytest.mark.parametrize("window", [0, 400])
+@BOTH
+def test_an_item_of_several_splits_leaves_each_of_them_by_itself(window: int, dtype: torch.dtype) -> None:
+    rows = make(9, 3, 24, 16, [(500, 1), (40, 3)], dtype)
+    limits = fused.sizes(rows.queries, rows.keys, 100, window, split=SPLIT)
+    items = fused.plan(limits, [0, 1], [1, 3], [500, 40]).items
+    assert any(partial and end - begin > SPLIT for begin, end, partial in items[:, 3:6].tolist())
+    assert_same_bits(compute(rows, window=window), compute(rows, window=window, slots=0))
+
+
 @pytest.mark.parametrize("window", [0, 70])
 @BOTH
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(window: int, dtype: torch.dtype) -> None:
