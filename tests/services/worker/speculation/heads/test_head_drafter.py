@@ -4,6 +4,7 @@ text, and the text doesn't change."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -425,6 +426,34 @@ def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
         world.run(request(prompt(40), max_tokens=60, ignore_eos=True))
     expected = {tuple(text): draft.tokens for text, draft in always.kept.drafts}
     assert len(seldom.kept.drafts) >= 10
+    assert all(draft.tokens == expected[tuple(text)] for text, draft in seldom.kept.drafts)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_a_head_reads_steps_that_were_launched_before_the_last_was_committed(
+    method: str, target: Path, tmp_path: Path
+) -> None:
+    """As on a GPU. Where it is asked, now and then, it drafts as if it had been asked in all steps."""
+    if method == "eagle3":
+        reference.write_eagle3(tmp_path)
+    folder = tmp_path if method == "eagle3" else target
+    always, seldom = World(target, method, folder, "compiled"), World(target, method, folder, "compiled")
+    seldom.model.elsewhere = seldom.engine._overlaps = True
+    went_on, planned = [], itertools.count()
+    for world in (always, seldom):
+        # Neither verifies its drafts, so that both go the same way.
+        budgets = world.drafts.draft
+        world.drafts.draft = lambda plan, budgets=budgets: ({}, budgets(plan)[1])  # type: ignore[method-assign]
+    asks, goes_on, rests = seldom.drafts.draft, seldom.scheduler.go_on, itertools.count()
+    seldom.drafts.draft = lambda plan: ({}, asks(plan)[1] if next(planned) % 2 else {})  # type: ignore[method-assign]
+    seldom.drafts.rest = lambda: next(rests) % 6 > 0  # type: ignore[method-assign]
+    seldom.scheduler.go_on = lambda result: went_on.append(goes_on(result)) or went_on[-1]  # type: ignore[method-assign]
+    texts = [prompt(40), prompt(9, 1), prompt(23, 2)]
+    asked = [request(each, max_tokens=60 - 9 * place, ignore_eos=True) for place, each in enumerate(texts)]
+    assert [each.ids for each in seldom.run(*asked)] == [each.ids for each in always.run(*asked)]
+    assert len([each for each in went_on if each]) > 25
+    expected = {tuple(text): draft.tokens for text, draft in always.kept.drafts}
+    assert len(seldom.kept.drafts) > 10
     assert all(draft.tokens == expected[tuple(text)] for text, draft in seldom.kept.drafts)
 
 
