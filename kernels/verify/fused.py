@@ -61,6 +61,9 @@ NARROW: dict[str, int] = {"BLOCK": 128, "warps": 4}
 SETTLE: dict[str, int] = {"BLOCK": 256, "warps": 8}
 # Steps of a search that all programs of a row take, one launch each, before one goes on alone.
 STEPS = 5
+# The largest top_k whose last id is sure to be collected in the first step. But where thousands are equal there is no
+# room for them, and one program goes on alone.
+SMALL_K = 512
 # Programs for each multiprocessor, before a row is read by one alone.
 PROGRAMS = 8
 # Arrays begin at multiples of 16 bytes: kernels are compiled for that.
@@ -75,6 +78,7 @@ class Launches:
     sampled: bool = True  # a rule isn't greedy
     filters: bool = True  # top_k, top_p or min_p
     judged: bool = True  # a strategy other than MATCH, or an accept policy other than NORMAL
+    long: bool = True  # a rule's last id inside may come after those that are collected first
 
     @property
     def searched(self) -> bool:
@@ -238,7 +242,7 @@ class _Batch:
             scan_kernel, self._grid, *row, work.peaks, splits, **common, **group, **_scan(self.logits.dtype),
             SAMPLED=self.needs.sampled,
         )  # fmt: skip
-        steps = STEPS if self.needs.searched else 0
+        steps = (STEPS if self.needs.long else 1) if self.needs.searched else 0
         if steps:
             _start(
                 collect_kernel, self._grid, *row, work.peaks, work.places, work.sums, splits,
@@ -252,7 +256,7 @@ class _Batch:
             _start(
                 measure_kernel, self._grid, self.logits, q.rules, q.begins, q.drafted, q.parents, work.table,
                 *self._entries, *self._masks, work.parts, work.sums, work.sizes.splits,
-                **self._row, BLOCK=BLOCK, **self._has,
+                **self._row, BLOCK=BLOCK, **self._has, TOGETHER=_together(self.logits.dtype),
             )  # fmt: skip
 
     def judge(self) -> None:
@@ -326,8 +330,12 @@ def _columns(vocabulary: int) -> dict[str, int]:
 
 
 def _scan(dtype: torch.dtype) -> dict[str, int]:
-    """TOGETHER: ids that a thread has side by side."""
-    return SCAN | {"TOGETHER": 16 // dtype.itemsize}
+    return SCAN | {"TOGETHER": _together(dtype)}
+
+
+def _together(dtype: torch.dtype) -> int:
+    """Ids that a thread has side by side."""
+    return 16 // dtype.itemsize
 
 
 def _start(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -357,7 +365,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (collect_kernel, read | group | {"BLOCK": COLLECT["BLOCK"]}),
             (narrow_kernel, read | {"BLOCK": NARROW["BLOCK"]}),
             (settle_kernel, read | {"BLOCK": SETTLE["BLOCK"]}),
-            (measure_kernel, read),
+            (measure_kernel, read | {"TOGETHER": _together(dtype)}),
             (walk_kernel, row | has | dense),
             (pick_kernel, read | dense),
         ]

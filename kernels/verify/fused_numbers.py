@@ -131,15 +131,26 @@ def uniform(rule, index):
 
 @triton.jit
 def mix(x):
-    x = (x ^ (x >> 16)) * 0x21F0AAAD
-    x = (x ^ (x >> 15)) * 0xD35A2D97
+    x = mix_but_last(x)
     return x ^ (x >> 15)
 
 
 @triton.jit
-def hashes(ids, k0, k1, k2):
+def mix_but_last(x):
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    return (x ^ (x >> 15)) * 0xD35A2D97
+
+
+@triton.jit
+def unfinished(ids, k0, k1):
+    """All of a hash but what `finished` does."""
     x = mix(ids.to(tl.uint32) * 0x9E3779B9)
-    return mix((x ^ k0) * (k1 | 1)) ^ k2
+    return mix_but_last((x ^ k0) * (k1 | 1))
+
+
+@triton.jit
+def finished(x, k2):
+    return x ^ (x >> 15) ^ k2
 
 
 @triton.jit
@@ -151,7 +162,7 @@ def chance_of(hashed):
 
 @triton.jit
 def chances(ids, k0, k1, k2):
-    return chance_of(hashes(ids, k0, k1, k2))
+    return chance_of(finished(unfinished(ids, k0, k1), k2))
 
 
 @triton.jit
@@ -188,20 +199,23 @@ def keep(best, at, values, ids):
 
 
 @triton.jit
-def best_with_noise(z, ids, hashed, own, own_at, reached, TOGETHER: tl.constexpr):
+def best_with_noise(z, ids, k0, k1, k2, own, own_at, reached, TOGETHER: tl.constexpr):
     """The best z + noise of a block and (`own`, `own_at`), without what is surely under `reached`, a score that the row
     has.
 
-    Most blocks end with their first look: `may_reach` falls with z and rises with the hash, so an id can only pass
-    where the highest z and the lowest hash of the TOGETHER ids beside it do. Of those that pass, noise is computed for
-    one of each group at a time, which mostly is all, and there is a better `reached` for the rest.
+    Most blocks end with their first look: the higher z and the lower the hash, the sooner `may_reach` says yes, so an
+    id can only pass where the highest z and a lower bound of the hashes of the TOGETHER ids beside it do. Of those that
+    pass, noise is computed for one of each group at a time, which mostly is all, and there is a better `reached` for
+    the rest.
     """
     shape: tl.constexpr = [z.numel // TOGETHER, TOGETHER]
     z = tl.reshape(z, shape)
     ids = tl.reshape(ids, shape)
-    hashed = tl.reshape(hashed, shape)
-    if some(may_reach(tl.max(z, axis=1), chance_of(tl.min(hashed, axis=1)), reached)):
-        w = chance_of(hashed)
+    x = tl.reshape(unfinished(ids, k0, k1), shape)
+    # What isn't finished has the upper 15 bits already.
+    least = (tl.min(x ^ k2, axis=1) >> 17) << 17
+    if some(may_reach(tl.max(z, axis=1), chance_of(least), reached)):
+        w = chance_of(finished(x, k2))
         near = may_reach(z, w, reached)
         while some(near):
             first = tl.min(tl.where(near, ids, NONE_YET), axis=1)

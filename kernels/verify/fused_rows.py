@@ -37,16 +37,15 @@ from kernels.verify.fused_numbers import (
     blocks_of,
     chances,
     gumbel,
-    hashes,
     inverse_of,
     keep,
     key_of,
     lowest_of_best,
     mass,
-    may_reach,
     random_words,
     read,
     score_of,
+    some,
     z_of,
 )
 
@@ -165,18 +164,20 @@ def scan_kernel(
             z = scores * inverse
             if noisy:
                 was = own
-                own, own_at = best_with_noise(z, ids, hashes(ids, k0, k1, k2), own, own_at, reached, TOGETHER)
+                own, own_at = best_with_noise(z, ids, k0, k1, k2, own, own_at, reached, TOGETHER)
                 if own > was:
                     tl.atomic_max(table + REACHED, key_of(own), sem="relaxed")
-            elif grouped:
-                highest = tl.max(tl.reshape(z, [BLOCK // GROUP, GROUP]), axis=1)
-                group = block * (BLOCK // GROUP) + groups
-                tl.store(peaks + row * PEAKS + group, coarse(highest), mask=group < tl.cdiv(V, GROUP))
-            if HAS_EDITS:
-                _higher, at = keep(best, at, z, ids)
             else:
-                # Ids rise from block to block.
-                at = tl.where(z > best, ids, at)
+                # Where noise decides, only the height matters, to see whether it's finite.
+                if HAS_EDITS:
+                    _higher, at = keep(best, at, z, ids)
+                else:
+                    # Ids rise from block to block.
+                    at = tl.where(z > best, ids, at)
+                if grouped:
+                    highest = tl.max(tl.reshape(z, [BLOCK // GROUP, GROUP]), axis=1)
+                    group = block * (BLOCK // GROUP) + groups
+                    tl.store(peaks + row * PEAKS + group, coarse(highest), mask=group < tl.cdiv(V, GROUP))
             best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
         top, first = lowest_of_best(best, at)
         # Not a number counts as the highest.
@@ -669,7 +670,7 @@ def allowed(z, ids, table, rule, top):
 def measure_kernel(
     logits, rules, begins, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, parts, sums, splits,
     V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
-    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): of what is allowed the one chosen; or its mass (and, for TYPICAL, that times `below`);
     or how many are likelier than what was drafted for here."""
@@ -697,12 +698,9 @@ def measure_kernel(
                 z = scores * inverse
                 within = allowed(z, ids, own_table, rule, top)
                 # Mostly few ids are allowed: most blocks need no noise.
-                if tl.max(within.to(tl.int32), axis=0) > 0:
-                    w = chances(ids, k0, k1, k2)
-                    if tl.max((within & may_reach(z, w, own)).to(tl.int32), axis=0) > 0:
-                        noisy = tl.where(within, z + gumbel(w), float("-inf"))
-                        highest, its_id = lowest_of_best(noisy, ids)
-                        own, own_at = keep(own, own_at, highest, its_id)
+                if some(within):
+                    z = tl.where(within, z, float("-inf"))
+                    own, own_at = best_with_noise(z, ids, k0, k1, k2, own, own_at, own, TOGETHER)
             part = parts + (row * splits + split) * PART
             tl.store(part + OWN, as_bits(own))
             tl.store(part + OWN_ID, own_at)

@@ -200,6 +200,9 @@ def needs_of(questions: Questions) -> Launches:
     rules = questions.records
     sampled = rules["inverse"] != 0.0
     filters = (rules["top_k"] > 0) | (rules["top_p"] < 1.0) | (rules["floor"] > -math.inf)
+    # Ids that a mask allows may lie together, and then more than k are collected.
+    long = (rules["top_k"] > fused.SMALL_K) | (rules["top_k"] <= 0) & (rules["top_p"] < 1.0)
+    long |= filters & (questions.masks is not None)
     judged = (rules["strategy"] != MATCH) & sampled | (rules["accept"] != NORMAL)
     penalties = (rules["repetition"] != 1.0) | (rules["presence"] != 0.0) | (rules["frequency"] != 0.0)
     return Launches(
@@ -207,4 +210,5 @@ def needs_of(questions: Questions) -> Launches:
         sampled=bool(sampled.any()),
         filters=bool((filters & sampled).any()),
         judged=bool(judged.any()),
+        long=bool((long & sampled).any()),
     )

@@ -20,13 +20,13 @@ from kernels.verify.fused_numbers import (
     chances,
     exp,
     gumbel,
-    hashes,
     ln,
     mass,
     may_reach,
     random_words,
     uniform,
 )
+from kernels.verify.on_device import needs_of
 from kernels.verify.questions import REJECTION, Answers, Asked, Questions, Rule, gather
 from tests.kernels.verify.cases import Case, batch
 
@@ -246,6 +246,15 @@ def test_only_what_a_batch_needs_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     assert ask(logits, greedy, needs=Launches(penalties=False, sampled=False)) == expected_then
     assert names == ["prepare_kernel", "scan_kernel", "settle_kernel", "walk_kernel"]
     names.clear()
+    filtered = gather([Asked(Rule(temperature=1.0, seed=4, top_k=9, top_p=0.9), draft=[1, 2])], 64)
+    expected_then = told(reference.verify(logits, filtered), filtered)
+    needs = needs_of(filtered)
+    assert needs_of(gather([Asked(Rule(temperature=1.0, top_p=0.9))], 64)).long and not needs.long
+    assert ask(logits, filtered, needs=needs) == expected_then
+    assert names == [
+        "prepare_kernel", "scan_kernel", "collect_kernel", "settle_kernel", "measure_kernel", "walk_kernel",
+    ]  # fmt: skip
+    names.clear()
     assert ask(logits, questions) == expected
     assert names == [
         "prepare_kernel", "edit_kernel", "scan_kernel", "collect_kernel", *["narrow_kernel"] * (fused.STEPS - 1),
@@ -335,7 +344,7 @@ def noisy_kernel(logits, rule, own, own_at, reached, BLOCK: tl.constexpr, TOGETH
     ids = tl.arange(0, BLOCK)
     k0, k1, k2 = random_words(rule, tl.program_id(0), tl.program_id(0))
     best, at = best_with_noise(
-        tl.load(logits + ids), ids, hashes(ids, k0, k1, k2), tl.full([], float("-inf"), tl.float32),
+        tl.load(logits + ids), ids, k0, k1, k2, tl.full([], float("-inf"), tl.float32),
         tl.full([], NONE_YET, tl.int32), reached, TOGETHER,
     )  # fmt: skip
     tl.store(own, best)

@@ -186,7 +186,9 @@ def test_log_probabilities_are_the_references() -> None:
         # Filters of a greedy sequence say nothing.
         ([Rule(top_k=5, strategy=REJECTION)], set()),
         ([Rule(temperature=1.0), Rule()], {"sampled"}),
-        ([Rule(temperature=1.0, top_p=0.9)], {"sampled", "filters"}),
+        ([Rule(temperature=1.0, top_p=0.9)], {"sampled", "filters", "long"}),
+        ([Rule(temperature=1.0, top_p=0.9, top_k=50), Rule(top_p=0.9)], {"sampled", "filters"}),
+        ([Rule(temperature=1.0, top_k=600)], {"sampled", "filters", "long"}),
         ([Rule(temperature=1.0, min_p=0.1)], {"sampled", "filters"}),
         ([Rule(temperature=1.0), Rule(top_k=3)], {"sampled"}),
         ([Rule(temperature=0.5, strategy=REJECTION)], {"sampled", "judged"}),
