@@ -56,8 +56,8 @@ _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
 # Kernels follow the number of rows in a few steps, all of which lie at powers of two (tiles, blocks, ranges).
 PREPARED_ROWS = tuple(1 << power for power in range(MAX_ROWS.bit_length()))
-# Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
-SLOTS = 1024
+# Partial results of attention that there is memory for: how many positions of long contexts, times rows, run apart.
+APART = 1024 * 512
 
 
 @dataclass(slots=True)
@@ -175,9 +175,11 @@ class GpuExecutor:
         heads = [spec.all_kv_heads if isinstance(spec, Attention) else 0 for spec in specs]
         self._pages = GpuPages(shapes, heads, options.pages + options.branch_pages, kept_dtype(options), self._device)
         kinds: list[Sizes] = []
-        scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
-        for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):
-            needed = replace(type(layer.attention).sizes(spec, place), slots=SLOTS)
+        sizes = [type(layer.attention).sizes(spec, place) for spec, layer in zip(specs, self._layers, strict=True)]
+        slots = max((APART // min(needed.split, 512) for needed in sizes), default=0)
+        scratch = Scratch(MAX_ROWS, slots, self._dtype, self._device)
+        for index, layer in enumerate(self._layers):
+            needed = replace(sizes[index], slots=slots)
             if needed not in kinds:
                 kinds.append(needed)
             layer.attention.own(self._pages.of_layer[index], kinds.index(needed), scratch)
