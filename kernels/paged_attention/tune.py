@@ -1,11 +1,11 @@
 """Measures on this device what `shape` in fused.py chooses: lengths of splits, one loop or one a split, and stages.
 
-    python -m kernels.paged_attention.tune            Llama 3.1 8B's attention, a minute; microseconds of a layer
+    python -m kernels.paged_attention.tune            Llama 3.1 8B's attention, under a minute
     python -m kernels.paged_attention.tune --dry-run  one small context, in the interpreter where there is no GPU
 
-A row of JSON for each choice: sequences, their context, queries of each, and the share of splits in memory: "whole" has
-no slots, so no program takes a part of a context. Every choice gives its own bits, and is compared with the first. What
-is timed is a graph, over pages that are more than a cache holds. Needs torch, triton and numba alone.
+A row of JSON for each choice: microseconds of a layer by sequences, context, and queries of each; where it says
+"whole" there are no slots, so that no program takes a part of a context. Choices are compared with the first. What is
+timed is a graph, over pages that are more than a cache holds. Needs torch, triton and numba alone.
 """
 
 from __future__ import annotations
@@ -50,12 +50,9 @@ TOY = [Load(2, 40, 5)]
 
 def choices(first: FusedShape) -> list[FusedShape]:
     """The one that is used, and others."""
-    found = [first]
-    for split in (128, 256, 512):
-        for flat in (False, True):
-            found.append(replace(first, split=split, flat=flat))
-    found.append(replace(first, stages=first.stages - 1))
-    return list(dict.fromkeys(found))
+    others = [replace(first, split=split) for split in (128, 256, 512)]
+    others += [replace(first, split=512, flat=False), replace(first, stages=first.stages - 1)]
+    return list(dict.fromkeys([first, *others]))
 
 
 def measure(load: Load, chosen: FusedShape, device: torch.device, turns: int) -> tuple[float, torch.Tensor]:
