@@ -69,7 +69,7 @@ def _run(name: str, flags: list[str]) -> int:
 def _measured(name: str, flags: list[str]) -> int:
     options = parser(name).parse_args(flags)
     print(f"== {name}", flush=True)
-    options.so_far, early = {}, False
+    options.so_far = {}
     try:
         figures = load(name).measure(options)
     except (KeyboardInterrupt, Exception) as problem:
@@ -77,15 +77,15 @@ def _measured(name: str, flags: list[str]) -> int:
         if not any(isinstance(each, (dict, list)) and each for each in options.so_far.values()):
             raise
         traceback.print_exc()
-        early = True
-        figures = options.so_far | {"missed": [f"ended early: {type(problem).__name__} {problem}".strip()]}
+        why = f"ended early: {type(problem).__name__} {problem}".strip()
+        figures = options.so_far | {"ended_early": True, "missed": [*options.so_far.get("missed", ()), why]}
     print(json.dumps(figures, indent=2))
     # Figures of a dry run are no results.
     if not options.no_row and not (figures.get("dry_run") and options.results == rows.RESULTS):
         rows.append(name, [name, *without_results(flags)], figures, options.results)
     for missed in figures.get("missed", []):
         print(f"MISSED {name}: {missed}")
-    return FAILED if early else MISSED if figures.get("missed") else 0
+    return FAILED if figures.get("ended_early") else MISSED if figures.get("missed") else 0
 
 
 def parser(name: str) -> argparse.ArgumentParser:

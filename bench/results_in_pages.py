@@ -194,7 +194,7 @@ def _on_cpus(rows: Rows) -> str:
 
 
 def _on_gpus(rows: Rows) -> str:
-    row = newest(rows, "gpu_http", lambda figures: figures.get("runs"))
+    row = newest(rows, "gpu_http", lambda figures: any(run["server"] == "auto" for run in figures.get("runs", ())))
     if row is None:
         return ""
     runs = {(each["workload"], each["concurrency"], each["server"]): each for each in row["figures"]["runs"]}

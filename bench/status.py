@@ -49,7 +49,11 @@ def _cpu(*flags: str) -> Callable[[Row], bool]:
 
 
 def _gpu(name: str) -> Callable[[Row], bool]:
-    return lambda row: row["hardware"].get("gpu") == f"NVIDIA {name}" and not row["figures"].get("dry_run")
+    """Rows of real runs that came to their end."""
+    void = ("dry_run", "ended_early")
+    return lambda row: (
+        row["hardware"].get("gpu") == f"NVIDIA {name}" and not any(row["figures"].get(each) for each in void)
+    )
 
 
 SERVED = tuple((name, "served") for name in ("never_slower", "speculation", "acceptance"))

@@ -2,13 +2,13 @@
 process, and torch's own kernels (cuBLAS, SDPA) beside ours in the shapes of Llama 3.1 8B.
 
 Texts are greedy and of one length, and all prompts are there at once; a rate counts whole answers, prompts included.
-Ours run before and after each of theirs. A part that fails is told, and the next one begins.
+Ours run before and after each of theirs. A part that fails is told, and the next one begins. With `--large` answers are
+of random weights in that shape, and ours come from a plain loop around the executor: a runner's models are folders.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import statistics
 import tempfile
 import time
@@ -20,32 +20,21 @@ from typing import Any
 
 import torch
 
-from bench.gpu import attention, in_process, law3, stage
+from bench.gpu import greedy, in_process, law3, stage
+from bench.gpu.beside_torch import ATTENTION, LINEARS, ROWS, TOY_LINEAR, attended, linear
 from bench.shown import Shown
 from bench.suite import LeftOut
-from kernels.gemm import fused as gemm
 
 HELP = "transformers' continuous batching beside our runner, cuBLAS and SDPA beside our kernels, by ratio"
 BATCHED, GRAPHS, GENERATE = "continuous batching", "continuous batching, graphs", "generate"
 AT_ONCE, TOKENS, PROMPT = (64, 1, 16), 200, 128
-# Of 8B's layer and its head: outputs and inputs.
-LINEARS = {
-    "qkv": (6144, 4096), "output": (4096, 4096), "gate, up": (28672, 4096), "down": (4096, 14336),
-    "head": (128256, 4096),
-}  # fmt: skip
-TOY_LINEAR = (64, 32)
-ROWS, REPLAYS = (1, 16, 64, 256, 2048), 10
-# More than a cache holds.
-UNCACHED_BYTES = 1 << 28
-# Sequences, context, and queries of each.
-ATTENTION = ((1, 4096, 1), (16, 4096, 1), (64, 4096, 1), (1, 2048, 2048))
 # Pages of transformers' cache, each of 256 tokens, and rows of its largest step.
 BLOCKS, STEP_TOKENS = 256, 8192
 SHOWN = (
     Shown("Beside transformers on the same GPU", "answers>*>*",
           {"ours": "ours, tokens/s", "theirs": "theirs, tokens/s", "ratio": "ours / theirs"},
-          "Greedy answers of 200 tokens to prompts of 128, in process, without drafts; ours strict."),
-    Shown("Beside torch's kernels on the same GPU", "linears>*>*|attention>*",
+          "Greedy answers of 200 tokens to prompts of 128, in process, without drafts; ours strict.", by=("large",)),
+    Shown("Beside torch's kernels on the same GPU", "kernels>*>*",
           {"ours": "ours, µs", "theirs": "theirs, µs", "ratio": "ours / theirs"},
           "Device times in the shape of Llama 3.1 8B; ours strict: linears beside cuBLAS, attention beside SDPA."),
 )  # fmt: skip
@@ -53,6 +42,7 @@ SHOWN = (
 
 def flags(parser: argparse.ArgumentParser) -> None:
     stage.flags(parser)
+    parser.add_argument("--large", action="store_true", help="answers in the shape of Llama 3.1 8B, and no kernels")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no part after these; 0: no limit")
 
 
@@ -62,7 +52,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if util.find_spec("transformers") is None:
         raise LeftOut("transformers isn't here")
     figures = stage.begun(options, where)
-    figures |= {"transformers": metadata.version("transformers"), "linears": {}, "attention": {}, "answers": {}}
+    figures |= {"transformers": metadata.version("transformers"), "kernels": {}, "answers": {}}
     figures["missed"] = []
     with tempfile.TemporaryDirectory(prefix="peer-") as scratch:
         for name, part in parts(figures, options, Path(scratch), where):
@@ -86,12 +76,14 @@ def parts(
     def answers(way: str, count: int) -> tuple[str, Callable[[], None]]:
         return f"{way}, {count}", lambda: texts.beside(way, count)
 
-    yield "models", texts.load
+    yield "models", texts.load_large if options.large else texts.load
     most, one, some = AT_ONCE
     if options.dry_run:
         yield from (answers(way, 2) for way in (BATCHED, GRAPHS, GENERATE))
     else:
         yield from (answers(BATCHED, most), answers(BATCHED, one), answers(GRAPHS, most))
+    if options.large:
+        return
     rows, sizes = ((2,), ((2, 40, 1),)) if options.dry_run else (ROWS, ATTENTION)
     for name, own in LINEARS.items():
         shape = TOY_LINEAR if options.dry_run else own
@@ -121,35 +113,52 @@ class Texts:
 
         logging.set_verbosity_error()
         folder, self._figures["weights"] = law3.model_folder(self._scratch, self._options)
-        self._loop = in_process.load(folder, kv_cache_mb=4096)
-        self._figures["path"] = self._loop.runner.facts.path
+        loop = in_process.load(folder, kv_cache_mb=4096)
+        self._figures["path"], self._vocabulary = loop.runner.facts.path, loop.runner.facts.vocab_size
+        self._ours = lambda prompts: loop.generate(prompts, self._tokens).texts
         dtype = torch.float32 if self._options.dry_run else torch.bfloat16
-        own = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-        self._model: Any = own.to(self._where).eval()
+        self._take(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa"))
+
+    def load_large(self) -> None:
+        from transformers import AutoModelForCausalLM, LlamaConfig, logging
+
+        logging.set_verbosity_error()
+        shape = stage.shape_of(stage.LLAMA_8B, self._options)
+        executor = greedy.make_executor(shape, max(AT_ONCE), self._prompt + self._tokens, self._where)
+        self._figures |= {"weights": "random", "large": True, "path": executor.path}
+        self._vocabulary = shape.vocab_size
+        self._ours = lambda prompts: greedy.answers(executor, prompts, self._tokens)
+        fields = stage.LLAMA_8B | (stage.TOY if self._options.dry_run else {})
+        fields = {name: each for name, each in fields.items() if name not in ("architectures", "torch_dtype")}
+        with torch.device(self._where):
+            own = AutoModelForCausalLM.from_config(
+                LlamaConfig(**fields), dtype=torch.bfloat16, attn_implementation="sdpa"
+            )
+        self._take(own)
+
+    def _take(self, model: Any) -> None:
+        self._model: Any = model.to(self._where).eval()
         # Answers have one length.
         self._model.generation_config.eos_token_id = None
         self._model.config.eos_token_id = None
 
     def beside(self, way: str, count: int) -> None:
-        prompts = law3.prompts(self._loop.runner.facts.vocab_size, (self._prompt,) * count)
+        prompts = law3.prompts(self._vocabulary, (self._prompt,) * count)
         with_graphs = partial(self._batched, graphs=True)
         ways: dict[str, Callable[..., Any]] = {
             GENERATE: self._generated, BATCHED: self._batched, GRAPHS: with_graphs,
         }  # fmt: skip
         # The first one warms up.
-        before = [self._rate(lambda: self._loop.generate(prompts, self._tokens).texts) for _ in range(2)][-1]
+        before = [self._timed(lambda: self._ours(prompts))[0] for _ in range(2)][-1]
         theirs, answers = ways[way](prompts)
-        after = self._rate(lambda: self._loop.generate(prompts, self._tokens).texts)
+        after, own = self._timed(lambda: self._ours(prompts))
         found: dict[str, Any] = {"ours": round(statistics.fmean((before, after)), 1), "theirs": round(theirs, 1)}
         found["ratio"] = round(found["ours"] / found["theirs"], 3)
-        # Theirs rounds elsewhere: a text may take another way, and none does from the beginning.
-        own = self._loop.generate(prompts, self._tokens).texts
-        found["same_first_token"] = sum(a[:1] == b[:1] for a, b in zip(own, answers, strict=True)) / count
+        if not self._options.large:
+            # Theirs rounds elsewhere: a text may take another way, and none does from the beginning.
+            found["same_first_token"] = sum(a[:1] == b[:1] for a, b in zip(own, answers, strict=True)) / count
         self._figures["answers"].setdefault(way, {})[f"{count} at once"] = found
         print(f"-- {way}, {count} at once: {found}", flush=True)
-
-    def _rate(self, answer: Callable[[], list[list[int]]]) -> float:
-        return self._timed(answer)[0]
 
     def _timed(self, answer: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
         stage.wait(self._where)
@@ -202,76 +211,3 @@ def _collected(manager: Any, prompts: list[list[int]], tokens: int) -> list[list
                 raise RuntimeError(result.error)
             found[result.request_id] = list(result.generated_tokens)
     return [found[name] for name in names]
-
-
-# Kernels ------------------------------------------------------------------------------------------------
-
-
-def linear(
-    figures: dict[str, Any], name: str, shape: tuple[int, int], rows: tuple[int, ...], turns: int, where: torch.device
-) -> None:
-    """Ours and cuBLAS' in turns, each over weights that no cache holds; the head's sums stay float32 in ours."""
-    outputs, inputs = shape
-    copies = -(-UNCACHED_BYTES // (2 * outputs * inputs)) if where.type == "cuda" else 1
-    weights = [torch.randn(outputs, inputs, device=where).mul_(inputs**-0.5).bfloat16() for _ in range(copies)]
-    for count in rows:
-        x = torch.randn(count, inputs, device=where).bfloat16()
-        dtype = torch.float32 if name == "head" else torch.bfloat16
-        mine, other = gemm.linear(x, weights[0], out_dtype=dtype).float(), torch.nn.functional.linear(x, weights[0])
-        torch.testing.assert_close(mine, other.float(), atol=5e-2, rtol=5e-2)
-        del mine, other
-
-        def ours(x: torch.Tensor = x, dtype: torch.dtype = dtype) -> None:
-            for weight in weights:
-                gemm.linear(x, weight, out_dtype=dtype)
-
-        def theirs(x: torch.Tensor = x) -> None:
-            for weight in weights:
-                torch.nn.functional.linear(x, weight)
-
-        found = in_turns(ours, theirs, copies, turns, where)
-        figures["linears"].setdefault(name, {})[f"{count} row{'s' * (count > 1)}"] = found
-        print(f"-- {name}, {count} rows: {found}", flush=True)
-
-
-def attended(
-    figures: dict[str, Any], sequences: int, context: int, queries: int, turns: int, where: torch.device
-) -> None:
-    layers, sdpa = attention.LAYERS if where.type == "cuda" else 1, torch.nn.functional.scaled_dot_product_attention
-    shape = (sequences, attention.KV_HEADS, context, attention.HEAD_DIM)
-    cache = [[torch.randn(shape, device=where).bfloat16() for _ in range(2)] for _ in range(layers)]
-    asked = torch.randn(sequences, attention.HEADS, queries, attention.HEAD_DIM, device=where).bfloat16()
-
-    def theirs() -> None:
-        for keys, values in cache:
-            sdpa(asked, keys, values, is_causal=queries > 1, enable_gqa=True)
-
-    with torch.inference_mode():
-        ms = stage.replayed_ms(stage.captured(theirs, where), REPLAYS, turns, where)
-    cache.clear()
-    found = {"ours": round(attention.layer_us(sequences, context, queries, layers, turns, where), 2)}
-    found["theirs"] = round(ms * 1e3 / layers, 2)
-    found["ratio"] = round(found["ours"] / found["theirs"], 3)
-    figures["attention"][f"{sequences} x {context}, {queries} quer{'ies' if queries > 1 else 'y'}"] = found
-    print(f"-- attention, {sequences} x {context}, {queries} queries: {found}", flush=True)
-    _freed(where)
-
-
-def in_turns(
-    ours: Callable[[], None], theirs: Callable[[], None], calls: int, turns: int, where: torch.device
-) -> dict[str, float]:
-    """Microseconds of one of `calls`."""
-    with torch.inference_mode():
-        sides = [stage.captured(ours, where), stage.captured(theirs, where)]
-        seen: list[list[float]] = [[], []]
-        for _ in range(3):
-            for side, times in zip(sides, seen, strict=True):
-                times.append(stage.replayed_ms(side, REPLAYS, max(1, turns // 10), where) * 1e3 / calls)
-    own, other = (statistics.median(times) for times in seen)
-    return {"ours": round(own, 2), "theirs": round(other, 2), "ratio": round(own / other, 3)}
-
-
-def _freed(where: torch.device) -> None:
-    gc.collect()
-    if where.type == "cuda":
-        torch.cuda.empty_cache()

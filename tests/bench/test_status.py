@@ -13,6 +13,8 @@ from tests.bench.made_rows import CPU, row
 H200 = CPU | {"gpu": "NVIDIA H200"}
 SMOLLM2 = "one NVIDIA H200, SmolLM2 135M"
 
+STOPPED = {"ended_early": True, "in_process": {"1 stream": 900.0}}
+
 
 def marked(folder: Path, *words: str) -> Path:
     tests = folder / "tests"
@@ -26,10 +28,10 @@ def test_what_neither_a_row_nor_a_test_shows_has_never_run(tmp_path: Path) -> No
     assert {each.level for each in evidence({}, tmp_path).values()} == {NEVER}
 
 
-def test_a_row_of_the_device_shows_it_and_one_of_a_dry_run_does_not(tmp_path: Path) -> None:
-    real, dry = row("gpu_http", {"runs": []}, hardware=H200), row("gpu_http", {"dry_run": True}, hardware=H200)
+def test_a_row_of_the_device_shows_it_and_one_of_a_dry_run_or_that_was_stopped_does_not(tmp_path: Path) -> None:
+    real, *void = (row("gpu_http", each, hardware=H200) for each in ({"runs": []}, {"dry_run": True}, STOPPED))
     assert evidence({"gpu_http": [real]}, tmp_path)[SMOLLM2].level == "served"
-    assert evidence({"gpu_http": [dry]}, tmp_path)[SMOLLM2].level == NEVER
+    assert evidence({"gpu_http": void}, tmp_path)[SMOLLM2].level == NEVER
     assert "2026-11-01, `abc1` |" in status({"gpu_http": [real]}, tmp_path)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from bench import __main__ as command
 from bench import rows, suite
+from bench.shown import lines_of
 from bench.suite import FORMS, FULL, ON_GPU, OVERRAN, SHORT, LeftOut, SuitePart
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +125,8 @@ def test_a_stage_that_is_stopped_leaves_what_it_had_measured(
     known["1 row"] = 3.5
     assert command._measured("bus", ["--results", str(tmp_path)]) == command.FAILED
     [row] = rows.read("bus", tmp_path)
-    assert row["figures"]["us"] == {"1 row": 3.5} and type(problem).__name__ in row["figures"]["missed"][0]
+    assert row["figures"]["us"] == {"1 row": 3.5} and row["figures"]["ended_early"]
+    assert type(problem).__name__ in row["figures"]["missed"][0]
 
 
 def bare(folder: Path) -> dict[str, str]:
@@ -159,3 +161,7 @@ def test_the_dry_run_runs_every_stage_where_nothing_carries_messages(tmp_path: P
     assert {name: each["code"] for name, each in how.items()} == {
         part.name: suite.LEFT_OUT if part.name == "gpu_http" else 0 for part in FORMS[ON_GPU]
     }, done.stdout
+    for name in how.keys() - {"gpu_http"}:
+        [row] = rows.read(name, tmp_path / "rows")
+        # A toy has few sizes, and a table may be of others.
+        assert any(lines_of(shown, row["figures"]) for shown in command.load(name).SHOWN), name
