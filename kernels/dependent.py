@@ -1,5 +1,5 @@
 """Programmatic dependent launch, from sm_90 on: a kernel is started while the one before it still runs, and waits until
-that one has ended and all that it wrote can be read. A step of a small model is more than three hundred kernels, and
+that one has ended and all that it wrote can be read. A step of a small model is some three hundred kernels, and
 this hides a part of what lies between two of them; `python -m bench gpu_ahead` measures how much.
 
     start_next_early()         the next kernel may be started when all programs of this one have come here, or ended

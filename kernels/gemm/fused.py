@@ -2,8 +2,8 @@
 
 The steps and cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
 ranges; a range is summed in steps of BLOCK_K, and the ranges' sums are added in ascending order. With few rows
-each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and the last
-of them adds (ranges.py); with many, one program walks all ranges. Both do the same additions in the same order.
+each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and a second
+kernel adds (ranges.py); with many, one program walks all ranges. Both do the same additions in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton.language as tl
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
-from kernels.gemm.ranges import in_ranges, put_as_the_last
+from kernels.gemm.ranges import add_ranges, add_ranges_kernel, partial_sums, put_range
 from kernels.gemm.tiles import Tile, measured
 from kernels.launch import architecture, ceil_div, launch, power_of_two
 from kernels.norm_rope_act.fused import ACTIVATIONS
@@ -59,13 +59,13 @@ def _dot_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
-    x, weight, bias, out, partial, arrived, rows,
+    x, weight, bias, out, rows,
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
     APART: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
     ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the output; or, ranges apart, of one range's sums, and the last to arrive adds them (ranges.py)."""
+    """A tile of the output; or, ranges apart, of one range's sums: out [splits, rows, columns] float32 (ranges.py)."""
     if tl.num_programs(0) == 1:
         start_next_early()
     prefetch_weight(weight, columns, inputs, tl.program_id(2) * range_length, range_length, BLOCK_N)
@@ -80,10 +80,7 @@ def linear_kernel(
         total = _dot_range(
             x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
         )
-        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
-        put_as_the_last(
-            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N, ACTIVATION, LIMIT
-        )
+        put_range(total, out, rows, columns, m, n, split)
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -147,14 +144,17 @@ def linear(
     blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
     blocks |= for_many_rows(blocks, rows, columns, architecture(x.device), many)
     tiles = ceil_div(columns, blocks["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, columns, splits, BLOCK_M, tiles)
+    partial = partial_sums(out, columns, splits, BLOCK_M)
+    ending = ACTIVATIONS.index(activation) if activation else -1
     launch(
-        linear_kernel, (ceil_div(rows, blocks["BLOCK_M"]), tiles, programs),
-        x, weight, x if bias is None else bias, out, partial, arrived, rows,
+        linear_kernel, (ceil_div(rows, blocks["BLOCK_M"]), tiles, 1 if partial is None else splits),
+        x, weight, x if bias is None else bias, out if partial is None else partial, rows,
         columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
-        APART=programs > 1, HAS_BIAS=bias is not None,
-        ACTIVATION=ACTIVATIONS.index(activation) if activation else -1, LIMIT=float(limit), **blocks,
+        APART=partial is not None, HAS_BIAS=bias is not None and partial is None,
+        ACTIVATION=ending if partial is None else -1, LIMIT=float(limit), **blocks,
     )  # fmt: skip
+    if partial is not None:
+        add_ranges(partial, bias, out, ending, float(limit))
     return out
 
 
@@ -231,12 +231,18 @@ def compilations(arch: int) -> Iterator[Compilation]:
         many = tile | for_many_rows(tile, 2048, columns, 90)
         stages = tile.pop("stages")
         types = dict.fromkeys(("x", "weight", "bias", "out"), f"*{kind}")
-        types |= {"rows": "i32", "partial": "*fp32", "arrived": "*i32"}
-        for apart in (False, True) if splits > 1 else (False,):
-            constants = tile | {"APART": apart}
-            signature = signature_of(linear_kernel, types, constants)
-            name = f"linear {kind} {columns}{' in ranges' if apart else ''}{f', {activation}' if activation else ''}"
-            yield Compilation(name, linear_kernel, signature, constants, stages=stages)
+        types |= {"rows": "i32"}
+        constants = tile | {"APART": False}
+        name = f"linear {kind} {columns}{f', {activation}' if activation else ''}"
+        yield Compilation(name, linear_kernel, signature_of(linear_kernel, types, constants), constants, stages=stages)
+        if splits > 1:
+            constants = tile | {"APART": True, "HAS_BIAS": False, "ACTIVATION": -1}
+            signature = signature_of(linear_kernel, types | {"out": "*fp32"}, constants)
+            yield Compilation(f"linear {kind} {columns} in ranges", linear_kernel, signature, constants, stages=stages)
+            ending = {name: tile[name] for name in ("columns", "HAS_BIAS", "ACTIVATION", "LIMIT")}
+            constants = ending | {"SPLITS": splits, "BLOCK": 1024}
+            signature = signature_of(add_ranges_kernel, types | {"partial": "*fp32"}, constants)
+            yield Compilation(f"add_ranges {kind} {columns}", add_ranges_kernel, signature, constants)
         if arch in MANY_ON and many["BLOCK_M"] != BLOCK_M:
             sizes = many.pop("warps"), many.pop("stages")
             constants = many | {"APART": False}

@@ -1,82 +1,64 @@
-"""Ranges of K as programs of their own, and the last of them adds: in one kernel, with the bits of one program.
+"""Ranges of K as programs of their own, and a second kernel that adds them, with the bits of one program.
 
-    program (tile, 0):  sums of range 0 ─▶ partial[0] ─▶ arrived[tile] += 1: not the last, ends
-    program (tile, 2):  sums of range 2 ─▶ partial[2] ─▶ arrived[tile] += 1: not the last, ends
-    program (tile, 1):  sums of range 1 ─▶ partial[1] ─▶ arrived[tile] += 1: the last
-                        out = ((partial[0] + partial[1]) + partial[2]) + bias;  arrived[tile] = 0
+    program (tile, 0):  sums of range 0 ─▶ partial[0]
+    program (tile, 1):  sums of range 1 ─▶ partial[1]
+    add_ranges:         out = ((partial[0] + partial[1]) + ...) + bias
 
-Whoever is the last reads all ranges, its own too, and adds them in ascending order: the order of arrival decides who
-adds, not what is added to what. Nobody waits for anybody.
-
-The counts are 0 between launches. Kernels of one stream use the same counts and the same memory in turn: one that is
-started before the one in front of it has ended waits before it writes (kernels/dependent.py).
+One kernel, in which the last program to arrive adds, was slower on an H200: its barriers, its count and its reads, one
+behind the other, take 3 us of a linear, and the second kernel 1.4, because it is there when the first one ends
+(kernels/dependent.py).
 """
 
 from __future__ import annotations
-
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
+from kernels.dependent import start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
-from kernels.launch import power_of_two
+from kernels.launch import ceil_div, launch
 
-_LEAST_COUNTS = 1024
+_BLOCK = 1024
 
 
 @triton.jit
-def put_as_the_last(
-    total, partial, arrived, bias, out, rows, columns: tl.constexpr, m, n, split,
-    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr = -1,
-    LIMIT: tl.constexpr = 0.0,
-):  # fmt: skip
-    """Leave a range's sums, of all rows that there are; the last of a tile's programs puts the sums of all ranges."""
-    of_a_range = rows.to(tl.int64) * columns
+def put_range(total, partial, rows, columns: tl.constexpr, m, n, split):
+    """Sums of a range, of rows m and columns n, to partial [splits, rows, columns] float32."""
     inside = (m < rows)[:, None] & (n < columns)[None, :]
-    tl.store(partial + split * of_a_range + m.to(tl.int64)[:, None] * columns + n[None, :], total, mask=inside)
-    # One thread counts for all of its program, whose sums must have been written.
-    tl.debug_barrier()
-    tile = arrived + tl.program_id(1)
-    if tl.atomic_add(tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
-        # A few rows at once, so that the reads of all ranges are under way together.
-        for first in range(0, rows, 16):
-            some = first + tl.arange(0, 16)
-            there = (some < rows)[:, None] & (n < columns)[None, :]
-            at = partial + some.to(tl.int64)[:, None] * columns + n[None, :]
-            added = tl.zeros((16, BLOCK_N), dtype=tl.float32)
-            for other in tl.static_range(SPLITS):
-                # From the L2: others wrote them.
-                added += tl.load(at + other * of_a_range, mask=there, other=0.0, cache_modifier=".cg")
-            put(added, bias, out, rows, columns, some, n, HAS_BIAS, ACTIVATION, LIMIT)
-        tl.store(tile, 0)
+    at = split * (rows.to(tl.int64) * columns) + m.to(tl.int64)[:, None] * columns + n[None, :]
+    tl.store(partial + at, total, mask=inside)
 
 
-def in_ranges(
-    out: torch.Tensor, columns: int, splits: int, few_rows: int, tiles: int
-) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """Programs of a tile of out's rows and so many `columns` of sums, with `tiles` beside each other; the memory for
-    their partial sums, and their counts."""
+@triton.jit(do_not_specialize=["rows"])
+def add_ranges_kernel(
+    partial, bias, out, rows, columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of a block of columns: the ranges' sums in ascending order, as output (ending.py)."""
+    start_next_early()
+    wait_for_kernel_before()
+    m = tl.program_id(0) + tl.arange(0, 1)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = partial + m.to(tl.int64)[:, None] * columns + n[None, :]
+    total = tl.zeros((1, BLOCK), dtype=tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(at + split * (rows.to(tl.int64) * columns), mask=(n < columns)[None, :], other=0.0)
+    put(total, bias, out, rows, columns, m, n, HAS_BIAS, ACTIVATION, LIMIT)
+
+
+def partial_sums(out: torch.Tensor, columns: int, splits: int, few_rows: int) -> torch.Tensor | None:
+    """Memory for the sums of ranges; None: there are so many rows that one program walks all ranges."""
     if splits == 1 or len(out) > few_rows:
-        return 1, out, out
-    partial = torch.empty(splits, len(out), columns, dtype=torch.float32, device=out.device)
-    return splits, partial, _counts(out.device, power_of_two(tiles, _LEAST_COUNTS))
+        return None
+    return torch.empty(splits, len(out), columns, dtype=torch.float32, device=out.device)
 
 
-def _counts(device: torch.device, tiles: int) -> torch.Tensor:
-    """Those of the stream. A graph has the default stream's, on which it is replayed, whatever stream captures it."""
-    default = _zeros(device, 0, tiles)
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return default
-    return _zeros(device, torch.cuda.current_stream(device).cuda_stream, tiles)
-
-
-@cache
-def _zeros(device: torch.device, stream: int, tiles: int) -> torch.Tensor:
-    """Never freed: graphs keep the address."""
-    made = torch.zeros(tiles, dtype=torch.int32, device=device)
-    if device.type == "cuda":
-        # For all streams. Raises in a capture, before which everything has run once.
-        torch.cuda.synchronize(device)
-    return made
+def add_ranges(
+    partial: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, activation: int = -1, limit: float = 0.0
+) -> None:
+    splits, rows, columns = partial.shape
+    launch(
+        add_ranges_kernel, (rows, ceil_div(columns, _BLOCK)), partial, partial if bias is None else bias, out, rows,
+        columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, ACTIVATION=activation, LIMIT=limit, BLOCK=_BLOCK,
+    )  # fmt: skip

@@ -23,7 +23,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
 from kernels.gemm.fused import BLOCK_M, range_length
-from kernels.gemm.ranges import in_ranges, put_as_the_last
+from kernels.gemm.ranges import add_ranges, partial_sums, put_range
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.reference import E4M3, INT8, SMALLEST
 
@@ -143,7 +143,7 @@ def _fp8_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_fp8_kernel(
-    x, row_scales, weight, scales, bias, out, partial, arrived, rows, columns: tl.constexpr, inputs: tl.constexpr,
+    x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
     range_length: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
     APART: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -162,10 +162,7 @@ def linear_fp8_kernel(
             x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
             tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
-        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
-        put_as_the_last(
-            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
-        )
+        put_range(total, out, rows, columns, m, n, split)
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -240,7 +237,7 @@ def coded_range(
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_coded_kernel(
-    x, codes, scales, zeros, groups, bias, out, partial, arrived, rows,
+    x, codes, scales, zeros, groups, bias, out, rows,
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
     KIND: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
@@ -265,10 +262,7 @@ def linear_coded_kernel(
             tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
             ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
         )  # fmt: skip
-        SPLITS: tl.constexpr = (inputs + range_length - 1) // range_length
-        put_as_the_last(
-            total, partial, arrived, bias, out, rows, columns, m, n, split, SPLITS, HAS_BIAS, BLOCK_N
-        )
+        put_range(total, out, rows, columns, m, n, split)
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
@@ -346,13 +340,16 @@ def linear_fp8(
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
     added = row_scales if bias is None else bias
     tiles = ceil_div(columns, tile["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, columns, ceil_div(inputs, length), BLOCK_M, tiles)
+    splits = ceil_div(inputs, length)
+    partial = partial_sums(out, columns, splits, BLOCK_M)
     launch(
-        linear_fp8_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
-        codes, row_scales, weight, scales, added, out, partial, arrived, rows,
+        linear_fp8_kernel, (ceil_div(rows, BLOCK_M), tiles, 1 if partial is None else splits),
+        codes, row_scales, weight, scales, added, out if partial is None else partial, rows,
         columns=columns, inputs=inputs, range_length=length, GROUPS=groups, GROUP=group, ROWS_OF_A_SCALE=block_rows,
-        APART=programs > 1, HAS_BIAS=bias is not None, **tile,
+        APART=partial is not None, HAS_BIAS=bias is not None and partial is None, **tile,
     )  # fmt: skip
+    if partial is not None:
+        add_ranges(partial, bias, out)
     return out
 
 
@@ -381,12 +378,16 @@ def linear_coded(
     }  # fmt: skip
     raw = codes.view(torch.uint8) if kind == 1 else codes
     tiles = ceil_div(columns, tile["BLOCK_N"])
-    programs, partial, arrived = in_ranges(out, columns, ceil_div(inputs, length), BLOCK_M, tiles)
+    splits = ceil_div(inputs, length)
+    partial = partial_sums(out, columns, splits, BLOCK_M)
     launch(
-        linear_coded_kernel, (ceil_div(rows, BLOCK_M), tiles, programs),
-        x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added, out,
-        partial, arrived, rows, **constants, APART=programs > 1, HAS_BIAS=bias is not None, **tile,
+        linear_coded_kernel, (ceil_div(rows, BLOCK_M), tiles, 1 if partial is None else splits),
+        x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added,
+        out if partial is None else partial, rows, **constants,
+        APART=partial is not None, HAS_BIAS=bias is not None and partial is None, **tile,
     )  # fmt: skip
+    if partial is not None:
+        add_ranges(partial, bias, out)
     return out
 
 
@@ -422,8 +423,7 @@ def coded_tile_of(inputs: int, group: int, dtype: torch.dtype) -> dict[str, int]
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    types = dict.fromkeys(("scales", "row_scales", "partial"), "*fp32") | dict.fromkeys(("bias", "out"), "*bf16")
-    types |= {"rows": "i32", "arrived": "*i32"}
+    types = dict.fromkeys(("scales", "row_scales"), "*fp32") | dict.fromkeys(("bias", "out"), "*bf16") | {"rows": "i32"}
     shape = {"columns": 4096, "inputs": 7168}
 
     def one(name: str, kernel: Any, constants: dict[str, Any], **pointers: str) -> Compilation:
@@ -444,7 +444,9 @@ def compilations(arch: int) -> Iterator[Compilation]:
         tile |= {"range_length": range_length(4096, 7168, tile["BLOCK_N"], tile["BLOCK_K"])}
         for apart in (False, True):
             told = f"linear_fp8 {name}{' in ranges' if apart else ''}"
-            yield one(told, linear_fp8_kernel, tile | {"APART": apart}, x="*fp8e4nv", weight="*fp8e4nv")
+            tile |= {"APART": apart, "HAS_BIAS": not apart}
+            out = "*fp32" if apart else "*bf16"
+            yield one(told, linear_fp8_kernel, tile, x="*fp8e4nv", weight="*fp8e4nv", out=out)
     for name, kind, groups, has_zeros, any_order in (
         ("int8", 0, 1, False, False),
         ("fp8", 1, 56, False, False),
@@ -459,4 +461,5 @@ def compilations(arch: int) -> Iterator[Compilation]:
         pointers = {"x": "*bf16", "codes": "*i8" if kind == 0 else "*u8", "zeros": "*i16", "groups": "*i32"}
         for apart in (False, True) if name == "int4" else (False,):
             told = f"linear_coded {name}{' in ranges' if apart else ''}"
-            yield one(told, linear_coded_kernel, tile | {"APART": apart}, **pointers)
+            tile |= {"APART": apart, "HAS_BIAS": not apart}
+            yield one(told, linear_coded_kernel, tile, **pointers, out="*fp32" if apart else "*bf16")

@@ -1,4 +1,4 @@
-"""Linears on the device itself, where programs arrive in any order."""
+"""Linears on the device itself: kernels that start before the one in front of them has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TURNS = 100
 
 @pytest.mark.parametrize("rows", [1, 16, BLOCK_M])
 def test_ranges_of_linears_that_follow_each_other_always_add_up_to_the_same_bits(rows: int) -> None:
-    """Two weights share counts and memory; from a graph, too, and beside another stream."""
+    """From a graph, too, and beside another stream."""
     weights = [random(columns, 4096, dtype=torch.bfloat16, seed=columns) / 64 for columns in (4096, 6144)]
     assert all(tile_of(*weight.shape, torch.bfloat16)[1] > 1 for weight in weights)
     x = random(BLOCK_M + 1, 4096, dtype=torch.bfloat16)

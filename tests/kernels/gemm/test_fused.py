@@ -124,25 +124,14 @@ def test_every_head_has_a_weight_of_its_own(dtype: torch.dtype) -> None:
     assert_same_bits(alone[..., :40], outs[0][2:3, :, :40])
 
 
-@pytest.mark.skipif(not interpreter.in_use(), reason="programs of a device arrive as they like")
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
-def test_ranges_add_up_to_the_same_bits_whoever_arrives_last(
-    order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from triton.runtime.interpreter import InterpreterBuilder
-
-    tile, place = Tile(32, 32, 2, 4, splits=4), InterpreterBuilder.set_grid_idx
+def test_few_rows_take_the_ranges_apart_and_a_kernel_that_adds_them() -> None:
+    tile = Tile(32, 32, 2, 4, splits=4)
     x, weight, bias = example(20, 70, 128, torch.bfloat16)
     options = {"out_dtype": torch.float32, "tile": tile}
-    many = linear(x.repeat(4, 1), weight, bias, **options)[:20]
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", lambda self, m, n, k: place(self, m, n, order[k]))
-    for _ in range(2):
-        with noting() as launches:
-            assert_same_bits(linear(x, weight, bias, **options), many)
-        [launched] = launches
-        assert launched.grid == (1, 3, 4)
-        # As the next launch needs them, a graph's too.
-        assert not launched.args[5].any()
+    with noting() as launches:
+        few = linear(x, weight, bias, **options)
+    assert [each.grid for each in launches] == [(1, 3, 4), (20, 1, 1)]
+    assert_same_bits(few, linear(x.repeat(4, 1), weight, bias, **options)[:20])
 
 
 @BOTH
