@@ -30,7 +30,7 @@ from kernels.paged_attention.plan import plan  # noqa: E402
 from kernels.paged_attention.work import AttentionWork, Partials  # noqa: E402
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, DTYPE = 32, 8, 128, 16, torch.bfloat16
-SLOTS, TURNS = 1024, 20
+SLOTS, TURNS = 4096, 20
 # Of the pages of all layers, at least.
 UNCACHED_BYTES, MOST_LAYERS = 1 << 28, 16
 
