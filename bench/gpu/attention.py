@@ -19,7 +19,7 @@ HELP = "attention with 1 and 5 queries a sequence, against the bytes of keys and
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SIZES = ((1, 1024), (1, 4096), (16, 4096), (64, 1024), (64, 4096), (256, 1024))
 QUERIES = (1, 5)
-LAYERS, SLOTS, REPLAYS = 4, 1024, 10
+LAYERS, SLOTS, REPLAYS = 4, 2048, 10
 # Five queries over one; and one query where so much is read, of the rate at which the device reads.
 FIVE_OVER_ONE, OF_BANDWIDTH, LOADED_BYTES = 1.05, 0.85, 256 << 20
 SHOWN = (Shown("Attention on the GPU, µs, in the shape of Llama 3.1 8B", "us>*"),)
