@@ -50,6 +50,8 @@ WAIT_SHARE = 0.25
 WAIT_LONGER = 8.0
 # Tokens that a draft may save of which nothing is known yet: with many sequences they are a small part of a step.
 HOPED_TOKENS = 4
+# What asking costs, as a share of a step, from which it is dear.
+DEAR = 0.02
 # Assumed seconds of a request before any was measured, and the window of the mean.
 FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
 COST_WINDOW = 16
@@ -180,6 +182,9 @@ class Controller:
         if asked_anyway or gain > cost or self._probes.due(way, cost):
             return known
         token_seconds = self._costs.token_seconds
+        if way == "ahead" and cost > DEAR * self._costs.step_seconds:
+            # It can't be tried every few tokens, so the texts themselves say where.
+            unknown += [each for each in known if each.benefit[way].mean is not None and each.promises]
         hope = gain + len(unknown) * HOPED_TOKENS * token_seconds
         return unknown if hope > cost or not token_seconds else []
 
@@ -262,8 +267,12 @@ class Controller:
                     asks.append(Ask(sequence, wanted + 1, ahead))
             elif left < max(FEW_LEFT, len(ahead)):
                 weighed.append((known, Ask(sequence, min(MAX_DRAFT_TOKENS, room + 1), ahead)))
-        if self._worth_asking("ahead", [known for known, _ in weighed], bool(asks)):
+        worth = self._worth_asking("ahead", [known for known, _ in weighed], bool(asks))
+        if len(worth) == len(weighed):
             asks += [ask for _, ask in weighed]
+        elif worth:
+            chosen = set(map(id, worth))
+            asks += [ask for known, ask in weighed if id(known) in chosen]
         if asks:
             self._making = self._now() - began
             self.client.ask_ahead(asks)

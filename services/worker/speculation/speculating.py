@@ -13,13 +13,17 @@ from services.worker.speculation.draft_length import cumulated
 from services.worker.speculation.draft_rows import Candidate, in_order
 from services.worker.speculation.merging import can_be_merged
 from services.worker.speculation.prepared import Prepared, Way
+from services.worker.speculation.repeats import Repeats
+
+# Answers in vain, one after the other, after which a text that repeats itself promises nothing.
+MOST_IN_VAIN = 16
 
 
 class Speculating:
     """`acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "missed", "prepared", "read",
-                 "sequence", "text_value", "unweighed", "weighed", "worth")  # fmt: skip
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "in_vain", "missed", "prepared",
+                 "read", "repeats", "sequence", "text_value", "unweighed", "weighed", "worth")  # fmt: skip
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
@@ -39,6 +43,9 @@ class Speculating:
         self.missed = 0.0
         # Length of the text when a text draft was last asked for that a step waits for.
         self.asked_at = 0
+        self.repeats = Repeats()
+        # Answers, one after the other, that brought nothing.
+        self.in_vain = 0
         # Whether all of the last draft was accepted.
         self.all_accepted = True
 
@@ -59,6 +66,11 @@ class Speculating:
         """Whether there is no text draft, and none was asked for."""
         lacking = self.prepared is None or self.prepared.way == "head"
         return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
+
+    @property
+    def promises(self) -> bool:
+        """Whether its text says that a draft may pay now, whatever the last ones brought."""
+        return self.in_vain < MOST_IN_VAIN and self.repeats.look(self.sequence.token_ids)
 
     def readable(self, draft: Draft) -> Draft:
         """With `auto` how much of a draft is verified depends on its tokens: what is left isn't distributed as it was
@@ -131,6 +143,7 @@ class Speculating:
                 worth.learn(0 if forced else drafted, 0.0 if forced else adds)
 
     def learn_benefit(self, way: Way, seconds: float) -> None:
+        self.in_vain = 0 if seconds > 0 else self.in_vain + 1
         if self.acceptance is not None and way in self.benefit:
             self.benefit[way].learn(seconds)
             self.acceptance.benefit[way].learn(seconds)

@@ -24,7 +24,7 @@ from services.worker.speculation.acceptance import Rates
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.rest import LEAST_SEQUENCES, STEPS
-from services.worker.speculation.speculating import Speculating
+from services.worker.speculation.speculating import MOST_IN_VAIN, Speculating
 
 
 def cycle(last: int, count: int) -> list[int]:
@@ -213,6 +213,36 @@ def test_with_many_sequences_most_steps_do_not_look_for_drafts_that_do_not_pay(
     world.run(3)
     asked = [[ask.sequence.sequence_id for ask in asks] for asks in world.proposer.waited + world.proposer.ahead]
     assert [99] in asked, "a new text ends the rest, and what is known of others isn't asked again"
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1e-4])
+def test_where_asking_is_dear_a_text_that_repeats_itself_has_drafts_asked_for(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of a step: dear; a hundredth: tried now and then, which doesn't happen here."""
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    world = World(row_seconds=1e-5)
+    world.proposer.wrong, world.proposer.confidence, world.proposer.seconds = True, 0.99, seconds
+    world.controller.asking_seconds = {"ahead": seconds, "waited": 1.0}
+    world.arrive(max_tokens=300)
+    world.run(31)
+    asked = len(world.proposer.ahead)
+    world.run(4)
+    # Its 32 tokens begin again.
+    world.proposer.wrong = False
+    assert (sum(world.run(20)) > 20) == (len(world.proposer.ahead) > asked) == (seconds == 0.001)
+
+
+def test_a_text_that_repeats_itself_in_vain_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SHARE", 0.0)
+    world = World(row_seconds=0.001)
+    world.proposer.wrong, world.proposer.confidence, world.proposer.seconds = True, 0.99, 0.001
+    world.controller.asking_seconds = {"ahead": 0.001, "waited": 1.0}
+    world.arrive(max_tokens=600)
+    world.run(100)
+    asked = len(world.proposer.ahead)
+    world.run(100)
+    assert len(world.proposer.ahead) == asked <= 3 * MOST_IN_VAIN
 
 
 @pytest.mark.parametrize(("sequences", "waits"), [(1, True), (200, False)])
