@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.gemm.fused import BLOCK_M
+from kernels.launch import architecture
 from kernels.quant import fused, reference
 from kernels.testing import assert_close, assert_same_bits, device, random
 
@@ -82,7 +83,34 @@ def test_e4m3_times_e4m3_is_that_of_plain_torch(group: int, block_rows: int) -> 
     of_columns, bias = scales(*shape, of=1), random(OUTPUTS, dtype=torch.float32, seed=3)
     arguments = weight, of_columns, block_rows, group, bias
     out = fused.linear_fp8(codes, row_scales, *arguments)
-    assert_close(out, reference.linear_fp8(codes, row_scales, *arguments))
+    expected = reference.linear_fp8(codes, row_scales, *arguments)
+    if architecture(out.device) != 90:
+        assert_close(out, expected)
+    else:
+        off = (out.double() - expected.double()).abs().cpu()
+        there = [each.cpu() for each in (codes, row_scales, weight, of_columns)]
+        assert bool((off <= allowed_on_sm_90(*there, block_rows, group)).all())
+
+
+def allowed_on_sm_90(
+    codes: torch.Tensor, row_scales: torch.Tensor, weight: torch.Tensor, of_columns: torch.Tensor, block_rows: int,
+    group: int,
+) -> torch.Tensor:  # fmt: skip
+    """By output, how far off sums in 14 bits may be, at worst.
+
+    An instruction of sm_90 adds 32 products of e4m3 to its sum: all 33 are cut to 14 bits below the largest of them, so
+    each may lose 2^-13 of that. The sum begins anew with each step of K, whose result is added in float32."""
+    a, b, step = codes.double(), weight.double(), fused.fp8_tile_of(INPUTS, group)["BLOCK_K"]
+    allowed = torch.full((len(a), len(b)), 1e-5, dtype=torch.float64)
+    for start in range(0, INPUTS, step):
+        end, place = min(start + step, INPUTS), start // group
+        columns = of_columns[:, place].double().repeat_interleave(block_rows)[: len(b)]
+        by, added = row_scales[:, place].double()[:, None] * columns[None, :], torch.zeros_like(allowed)
+        for k in range(start, end, 32):
+            products = a[:, None, k : min(k + 32, end)] * b[None, :, k : min(k + 32, end)]
+            allowed += 33 * 2.0**-13 * torch.maximum(added.abs(), products.abs().amax(-1)) * by
+            added += products.sum(-1)
+    return allowed
 
 
 CODED = [
