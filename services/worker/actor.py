@@ -37,6 +37,7 @@ from services.api.sampling import MAX_GRAMMAR
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.card import card_of, limits_for, serves_of, warn_of_lossy
+from services.worker.deliveries import TOGETHER
 from services.worker.engine import Engine
 from services.worker.figures import figures_of
 from services.worker.grammar.compiled import Grammars
@@ -169,6 +170,8 @@ class WorkerActor(Actor):
             observe=self._observe if handover else self._metrics.after_step,
             record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
             lending=handover.lending if handover else None,
+            # The mock's answers come in the same pieces whenever it is asked.
+            together=TOGETHER if runner.elsewhere and settings.engine == "torch" else 0.0,
         )
         self._grammars = runner.grammars
         self._card = card_of(settings, limits, facts)

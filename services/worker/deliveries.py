@@ -15,16 +15,20 @@ from services.worker.scheduling.events import Answer, Emit
 
 # Deliveries handed over and not yet taken. One would do; with a few the thread needn't wait for a busy event loop.
 HANDED_OVER = 4
-# Seconds after a delivery in which tokens wait for those of the next step. No reader sees so short a time.
+# Seconds after a delivery in which a GPU's tokens wait for those of the next step. No reader sees so short a time.
 TOGETHER = 0.004
 
 
 class Deliveries:
-    def __init__(self, deliver: Callable[[list[Answer]], None], now: Callable[[], float]) -> None:
-        """`deliver` is called in the engine's thread; after each call `taken` must be called, in any thread."""
+    def __init__(
+        self, deliver: Callable[[list[Answer]], None], now: Callable[[], float], together: float = 0.0
+    ) -> None:
+        """`deliver` is called in the engine's thread; after each call `taken` must be called, in any thread.
+        `together`: seconds after a delivery in which tokens wait for those of the next step."""
         self._deliver = deliver
         self._now = now
-        self._sent_at = -TOGETHER
+        self._together = together
+        self._sent_at = -together
         self._urgent = False
         self._room = threading.Semaphore(HANDED_OVER)
         self._answers: list[Answer] = []
@@ -41,7 +45,7 @@ class Deliveries:
         if not self._answers:
             return
         now = self._now()
-        if more_soon and not self._urgent and now - self._sent_at < TOGETHER:
+        if more_soon and not self._urgent and now - self._sent_at < self._together:
             return
         self._sent_at, self._urgent = now, False
         while not self._room.acquire(timeout=0.1):

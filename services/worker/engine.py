@@ -58,13 +58,14 @@ class Engine:
         observe: Callable[[int, float], None] = lambda rows, seconds: None,
         record: Callable[[Work, Result], None] = lambda work, result: None,
         lending: Lending | None = None,
+        together: float = 0.0,
     ) -> None:
         """`deliver` and `failed` are called in the engine's thread; after each delivery `answers.taken` must be called.
         `observe` gets the rows and seconds of each step, `record` its work and result. `lending`: pages that other
-        workers have asked for."""
+        workers have asked for. `together`: as Deliveries has it."""
         self.scheduler = scheduler
         self.drafts = drafts
-        self.answers = Deliveries(deliver, now)
+        self.answers = Deliveries(deliver, now, together)
         self._runner = runner
         self._failed = failed
         self._now = now

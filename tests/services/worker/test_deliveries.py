@@ -12,7 +12,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 10.0
         self.delivered: list[list[Answer]] = []
-        self.deliveries = Deliveries(self.delivered.append, lambda: self.now)
+        self.deliveries = Deliveries(self.delivered.append, lambda: self.now, TOGETHER)
 
     def step(self, *answers: Answer, after: float, more_soon: bool = True) -> int:
         """How many answers were delivered behind it."""
@@ -41,6 +41,12 @@ def test_tokens_of_steps_within_milliseconds_go_together() -> None:
     assert clock.step(emit(1, 2, 8), after=TOGETHER / 3) == 0
     assert clock.step(emit(1, 3, 9), after=TOGETHER / 3) == 0
     assert clock.step(emit(1, 4, 5), after=TOGETHER / 2) == 3
+
+
+def test_where_nothing_waits_each_step_is_delivered() -> None:
+    clock = Clock()
+    clock.deliveries = Deliveries(clock.delivered.append, lambda: clock.now)
+    assert [clock.step(emit(1, seq, 7), after=0.0) for seq in range(1, 4)] == [1, 1, 1]
 
 
 def test_steps_that_take_longer_are_delivered_one_by_one() -> None:

@@ -12,7 +12,7 @@ from driving import request
 
 from services.api.drafter import Draft
 from services.worker import engine as module
-from services.worker.deliveries import HANDED_OVER, TOGETHER
+from services.worker.deliveries import HANDED_OVER
 from services.worker.engine import Engine
 from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
@@ -55,15 +55,11 @@ class World:
             self,  # type: ignore[arg-type]
             deliver=self.deliver,
             failed=lambda message: self.noted(self.failures, message),
-            now=self.now,
+            now=time.monotonic,
             observe=lambda rows, seconds: self.noted(self.steps, (rows, seconds)),
             record=lambda work, result: self.recorded.append((work, result)),
         )
         self.engine.start()
-
-    def now(self) -> float:
-        """By which each step takes long enough for a delivery of its own."""
-        return time.monotonic() + len(self.recorded) * TOGETHER
 
     def noted(self, notes: list[Any], note: Any) -> None:
         with self.changed:
