@@ -31,7 +31,7 @@ from services.worker.deliveries import Deliveries
 from services.worker.handover.lend import Lending
 from services.worker.mail import CallBack, Mail, ProposersMoved
 from services.worker.running.runner import Runner
-from services.worker.running.work import Result, Work, size_of
+from services.worker.running.work import Drafted, Result, Work, size_of
 from services.worker.scheduling import events
 from services.worker.scheduling.events import Answer, Emit, Output, SequenceEnded
 from services.worker.scheduling.scheduler import Scheduler
@@ -126,32 +126,33 @@ class Engine:
     def step(self) -> None:
         """One step of the whole batch. Its result may be taken behind the launch of the next one."""
         work = self._go_on()
+        goes_on = work is not None
         if work is None:
             self._take()
             if not self.scheduler.has_work:
                 return
             work = self._planned()
         self._untaken = work, self._compute(work)
-        drafts_next = self._heads_draft(work)
+        drafts_next = not goes_on and any(item.next_budget for item in work.items)
+        if self._runner.drafters and not drafts_next:
+            # They are only told of the step.
+            self._told(self._runner.draft())
         if self._overlaps and not self._lending and not drafts_next:
             return
         self._take()
         if drafts_next:
             self._emit()
             self.drafts.ask_beside(work)
-            self.drafts.take_head(work, self._runner.draft())
+            drafted = self._runner.draft()
+            self.drafts.take_head(work, drafted)
+            self._told(drafted)
         if self._lending:
             # Behind the worker's head, whose layers are part of the pages.
             self._lending.look()
 
-    def _heads_draft(self, work: Work) -> bool:
-        """Whether the worker's head drafts behind this step. If it doesn't, it is only told of the step."""
-        if not self._runner.drafters:
-            return False
-        if any(item.next_budget for item in work.items):
-            return True
-        self._runner.draft()
-        return False
+    def _told(self, drafted: Drafted) -> None:
+        if drafted.lost:
+            self.drafts.lose_head(drafted.lost)
 
     def _go_on(self) -> Work | None:
         """The next step, if nothing is to be decided for it."""

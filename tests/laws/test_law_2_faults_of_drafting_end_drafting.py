@@ -28,7 +28,7 @@ OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,
 }  # fmt: skip
 # Called where the worker has a drafter of its own.
-BESIDE_A_DRAFTER = {"ask_beside": 5, "take_head": 5}
+BESIDE_A_DRAFTER = {"ask_beside": 5, "take_head": 5, "lose_head": 5}
 # What only looks.
 FIGURES = {"owner", "count", "given_up"}
 # What the controller learns from, in the middle of a step.
@@ -65,12 +65,13 @@ def cycle(ask: Ask) -> PlacedDraft:
 
 
 class WithDrafter(MockRunner):
-    """Its drafter finds nothing to draft."""
+    """Its drafter finds nothing to draft, and loses a text behind each step."""
 
     drafters = ("eagle3",)
 
     def draft(self) -> Drafted:
-        return Drafted([NO_DRAFT] * len(self._work.items), 1e-4)
+        items = self._work.items
+        return Drafted([NO_DRAFT] * len(items), 1e-4, lost=[item.sequence_id for item in items[-1:]])
 
 
 class Ran(NamedTuple):

@@ -67,6 +67,16 @@ class StepDrafters(Protocol):
         """Of the last step: the time in which the drafters read its tokens."""
         ...
 
+    @property
+    def lost(self) -> list[int]:
+        """Behind the last step: sequences that can't be drafted for any more."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether `step` needs features."""
+        ...
+
     def join(self, new: NewSequence) -> None: ...
     def forget(self, sequence_ids: Items[int]) -> None: ...
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
@@ -77,6 +87,8 @@ class StepDrafters(Protocol):
 class NoDrafters:
     names: tuple[str, ...] = ()
     reading_seconds = 0.0
+    lost: tuple[int, ...] = ()
+    reads = False
 
     def join(self, new: NewSequence) -> None: ...
     def forget(self, sequence_ids: Items[int]) -> None: ...
@@ -181,7 +193,8 @@ class TorchRunner:
                     sampler.commit(verdict.tokens)
             # A copy, because the model overwrites its own in the next step. It is made here, because a call into torch
             # behind `emit` lets the event loop run: it sends all of the step's tokens while the next step waits.
-            self._finished = verdicts, None if output.features is None else output.features.clone()
+            features = output.features if self._drafters.reads else None
+            self._finished = verdicts, None if features is None else features.clone()
             return Result(verdicts, time.perf_counter() - self._began, scores, embeddings)
 
     def draft(self) -> Drafted:
@@ -190,7 +203,7 @@ class TorchRunner:
         began = time.perf_counter()
         with torch.inference_mode():
             drafts = self._drafters.step(self._work.items, verdicts, features)
-        return Drafted(drafts, time.perf_counter() - began, self._drafters.reading_seconds)
+        return Drafted(drafts, time.perf_counter() - began, self._drafters.reading_seconds, [*self._drafters.lost])
 
     def _forward(self) -> Output:
         self._began = time.perf_counter()

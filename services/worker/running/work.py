@@ -146,11 +146,13 @@ class Result:
 @dataclass(slots=True)
 class Drafted:
     """What the worker's head made behind a step: for each item its next draft (empty list: none asked for one).
-    Of its `seconds` it spent `reading_seconds` on the step's tokens, and the rest on drafts."""
+    Of its `seconds` it spent `reading_seconds` on the step's tokens, and the rest on drafts. For sequences that are
+    `lost` it drafts no more."""
 
     drafts: list[Draft] = field(default_factory=list)
     seconds: float = 0.0
     reading_seconds: float = 0.0
+    lost: list[int] = field(default_factory=list)
 
 
 class Size(NamedTuple):

@@ -79,7 +79,8 @@ class Controller:
         self._known: dict[int, Speculating] = {}
         self._probes = Probes()
         self.head = HeadDrafting(limits, self._probes)
-        # Of a row of a step.
+        # Of the last step, and of a row of a step.
+        self._step_seconds = 0.0
         self._row_seconds = 0.0
         self._rest = Rest(rests_from)
         # Seconds that it took to make the request that is open.
@@ -128,7 +129,7 @@ class Controller:
             each.weigh()
         drafts = self._choose(drafting, plan)
         with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
-        with_head = [each for each in with_head if each.sequence.longest_draft > 0]
+        with_head = [each for each in with_head if each.sequence.longest_draft > 0 and not each.head_lost]
         budgets = self.head.budgets(with_head, drafts, steps, self._costs.token_seconds, self._row_seconds)
         if budgets or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
             self._rest.prevent()
@@ -244,7 +245,7 @@ class Controller:
             self.counts.expected(*each)
         self._chosen.clear()
         if self._rest.rests or not self._known or not self.client.listens():
-            self._rest.begin(len(work.items), drafting=bool(self._known))
+            self._rest.begin(len(work.items), bool(self._known), self._step_seconds)
             return
         began = self._now()
         asks: list[Ask] = []
@@ -277,7 +278,7 @@ class Controller:
             self._making = self._now() - began
             self.client.ask_ahead(asks)
         else:
-            self._rest.begin(len(work.items), drafting=True)
+            self._rest.begin(len(work.items), True, self._step_seconds)
 
     # Answers --------------------------------------------------------------------------------------------
 
@@ -365,6 +366,7 @@ class Controller:
             if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
                 self.cost_model.learn(*size, result.seconds)
             self._probes.passed(result.seconds)
+            self._step_seconds = result.seconds
             if drafted:
                 self.counts.took(work.items, result, self.cost_model)
 
@@ -389,6 +391,12 @@ class Controller:
             if prepared is not None:
                 self._prepare(known, prepared)
         self.counts.asking_seconds["head"] += drafted.seconds
+
+    def lose_head(self, sequence_ids: list[int]) -> None:
+        """The worker's head drafts for these no more."""
+        for each in sequence_ids:
+            if (known := self._known.get(each)) is not None:
+                known.head_lost = True
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared

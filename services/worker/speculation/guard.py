@@ -46,6 +46,9 @@ class GuardedController:
     def take_head(self, work: Work, drafted: Drafted) -> None:
         self._guard(None, self.controller.take_head, work, drafted)
 
+    def lose_head(self, sequence_ids: list[int]) -> None:
+        self._guard(None, self.controller.lose_head, sequence_ids)
+
     def forget(self, sequence: Sequence, learn: bool) -> None:
         self._guard(None, self.controller.forget, sequence, learn)
 

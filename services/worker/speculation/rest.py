@@ -6,8 +6,9 @@ from __future__ import annotations
 # Of fewer sequences the look costs nothing that could be measured; on a GPU also a step that could be launched without
 # it is lost.
 LEAST_SEQUENCES, LEAST_ON_GPU = 32, 8
-# A text that begins to repeat itself waits so long for its first draft.
-STEPS = 8
+# A text that begins to repeat itself waits so many steps for its first draft; or so many seconds, if these are more
+# steps, but not too many: a look takes half a millisecond, which may be half a step.
+STEPS, SECONDS, MOST_STEPS = 8, 0.03, 64
 # Where no sequence may have a draft.
 FOR_EVER = 1 << 62
 
@@ -50,11 +51,12 @@ class Rest:
         """There is something to do."""
         self._idle = False
 
-    def begin(self, sequences: int, drafting: bool) -> None:
+    def begin(self, sequences: int, drafting: bool, step_seconds: float = 0.0) -> None:
         """The look is over: rest, unless it found something or the rest goes on already. `drafting`: some of the
-        sequences may have drafts."""
+        sequences may have drafts. `step_seconds`: of a step; 0: not known."""
         if self._idle and self._left <= 0 and (sequences >= self._least or not drafting):
-            self._left = STEPS if drafting else FOR_EVER
+            steps = int(SECONDS / step_seconds) if step_seconds else STEPS
+            self._left = min(MOST_STEPS, max(STEPS, steps)) if drafting else FOR_EVER
 
     def end(self) -> None:
         """Another sequence has come."""

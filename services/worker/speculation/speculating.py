@@ -22,8 +22,8 @@ MOST_IN_VAIN = 16
 class Speculating:
     """`acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "in_vain", "missed", "prepared",
-                 "read", "repeats", "sequence", "text_value", "unweighed", "weighed", "worth")  # fmt: skip
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "head_lost", "in_vain", "missed",
+                 "prepared", "read", "repeats", "sequence", "text_value", "unweighed", "weighed", "worth")  # fmt: skip
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
@@ -33,6 +33,8 @@ class Speculating:
         self.prepared: Prepared | None = None
         # Whether the worker's head ran for it after the last step.
         self.head_draft = False
+        # It has missed a part of the text, and drafts for it no more.
+        self.head_lost = False
         # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
         self.unweighed: int | None = None
         self.text_value = 0.0

@@ -1,7 +1,8 @@
 """The drafters that run in the worker, because they read what the model computed (features). They run after
 verification: each step tells them the committed tokens, and they draft for the next step.
 
-Steps behind which no draft is asked for are told later, many at once (unread.py).
+Steps behind which no draft is asked for are told later, many at once (unread.py), or never: then the text is lost for
+the drafters, and its sequence goes on without them.
 
 They are listed in the table METHODS (services/api/methods.py). Knows no scheduling.
 """
@@ -24,6 +25,8 @@ log = logging.getLogger("specmesh.worker")
 
 # For so long a drafter that has failed gets no new text.
 FAULT_REST = 60.0  # seconds
+# So few texts are read and not lost: it takes a small share of their steps.
+FEW_TEXTS = 4
 
 
 class _Following:
@@ -45,6 +48,13 @@ class HeadDrafters:
         self._lent: set[int] = set()
         # Of the last step: the time in which the drafters read its tokens.
         self.reading_seconds = 0.0
+        # And the texts that no draft can be asked for any more.
+        self.lost: list[int] = []
+
+    @property
+    def reads(self) -> bool:
+        """Whether any text is read. Else `step` needs no features."""
+        return bool(self._known)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,7 +82,7 @@ class HeadDrafters:
         """Commit a step, perhaps later, and draft for the items that ask for it; []: none does. `features` are those of
         all rows of the items, in order, and stay valid; None: no drafter reads any. A drafter that fails drafts no more
         for the texts there are, rests, and fails no request."""
-        self.reading_seconds = 0.0
+        self.reading_seconds, self.lost = 0.0, []
         if not self._known:
             return []
         # Those that a draft is asked for, and those whose pages have to be complete.
@@ -81,6 +91,9 @@ class HeadDrafters:
             drafts = self._step(items, verdicts, features, now) if now else []
             if not self._known.keys() <= now:
                 self._unread.add(items, verdicts, features, now)
+            if self._unread.full and len(self._known) > FEW_TEXTS:
+                self._lose(self._unread.drop())
+            # Long prompts, or few texts.
             if self._unread.full:
                 self._catch_up(self._known, of_now=True)
                 self._unread.clear()
@@ -100,6 +113,10 @@ class HeadDrafters:
             # Whatever it is, what it keeps of these texts is never read again.
             with contextlib.suppress(Exception):
                 drafter.forget(left)
+
+    def _lose(self, text_ids: Collection[int]) -> None:
+        self.lost = [each for each in text_ids if each in self._known]
+        self.forget(self.lost)
 
     def _catch_up(self, sequence_ids: Iterable[int], *, of_now: bool = False) -> None:
         """Tell the drafters of the steps that wait, as far as they are of these sequences. `of_now`: the last of them

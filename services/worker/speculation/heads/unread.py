@@ -1,8 +1,11 @@
 """Steps that no drafter has read yet. In most steps of a batch for which no head pays, nobody asks for a draft, and a
-drafter that reads each of them would take a share of its time. So steps wait here, and are told in one piece for each
-text when a draft is asked for, or when there are too many.
+drafter that reads each of them would take a share of its time. So steps wait here as they are, which costs the same
+for any number of texts, and are told in one piece for each text when a draft is asked for.
 
     steps     a0 b0    a1 b1    b2 c0    ─▶    a0 a1    b0 b1 b2    c0
+
+When there are too many, the oldest are dropped, and the texts in them can't be drafted for any more: to read some
+thousand rows takes a worker's thread several milliseconds, again and again, for drafts that nobody asks for.
 
 Knows no drafters.
 """
@@ -18,7 +21,9 @@ from services.api.drafter import Committed, Features, Text
 from services.worker.running.work import SequenceWork, Verdict
 
 # Steps, and rows of these steps, whose features of all texts are kept.
-MOST_STEPS, MOST_ROWS = 64, 4096
+MOST_STEPS, MOST_ROWS = 1024, 4096
+# Newest steps that aren't dropped.
+YOUNG = 32
 
 
 class Advance(NamedTuple):
@@ -107,6 +112,21 @@ class UnreadSteps:
         self._steps.append((items, verdicts, features))
         self._known |= dict.fromkeys(told, len(self._steps))
         self._rows += len(items) if features is None else len(features)
+
+    def drop(self) -> set[int]:
+        """Those that aren't young. Returns the texts that miss something now."""
+        count = max(0, len(self._steps) - YOUNG)
+        dropped, self._steps = self._steps[:count], self._steps[count:]
+        self._rows = sum(len(items) if features is None else len(features) for items, _, features in self._steps)
+        known = self._known
+        missing = {
+            item.sequence_id
+            for place, (items, _, _) in enumerate(dropped)
+            for item in items
+            if known.get(item.sequence_id, 0) <= place
+        }
+        self._known = {text: steps - count for text, steps in known.items() if steps > count}
+        return missing
 
     def begin(self, text_id: int) -> None:
         """A text of which no step so far has a row."""

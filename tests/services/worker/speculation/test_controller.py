@@ -294,6 +294,20 @@ def test_the_same_where_the_workers_head_does_not_pay_and_it_is_tried_now_and_th
     assert 0 < asked <= 3, "a draft of 50 ms in 200 steps of 50"
 
 
+@pytest.mark.parametrize("method", ["auto", "eagle3"])
+def test_the_head_is_not_asked_for_a_sequence_that_it_has_lost(method: str) -> None:
+    world = World(method, head="eagle3")
+    world.arrive(1)
+    world.arrive(2)
+    for sequence in world.scheduler.waiting:
+        sequence.drafter = "eagle3"
+    world.step()
+    assert [item.next_budget > 0 for item in world.work.items] == [True, True]
+    world.controller.lose_head([2, 77])
+    world.step()
+    assert {item.sequence_id: item.next_budget > 0 for item in world.work.items} == {1: True, 2: False}
+
+
 def test_drafts_that_become_good_again_are_found_by_probing() -> None:
     world = World(row_seconds=0.0002)
     world.proposer.wrong = True

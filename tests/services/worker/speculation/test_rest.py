@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from services.worker.speculation.rest import STEPS, Rest
+import pytest
+
+from services.worker.speculation.rest import MOST_STEPS, SECONDS, STEPS, Rest
 
 
 def step(rest: Rest, *, questions: int = 1, finds: bool = False, sequences: int = 32, drafting: bool = True) -> bool:
@@ -34,6 +36,18 @@ def test_a_look_tells_how_many_steps_it_is_for() -> None:
     for _ in range(STEPS - 1):
         assert step(rest) is False
     assert [rest.goes_on(), rest.looked()] == [False, STEPS]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(0.0, STEPS), (SECONDS, STEPS), (SECONDS / 20, 20), (SECONDS / 1000, MOST_STEPS)]
+)
+def test_where_steps_are_short_a_rest_has_more_of_them_but_not_too_many(seconds: float, steps: int) -> None:
+    rest = Rest(8)
+    assert not rest.goes_on()
+    rest.looked()
+    rest.launched()
+    rest.begin(8, True, seconds)
+    assert sum(not step(rest) for _ in range(steps)) == steps - 1
 
 
 def test_few_sequences_look_in_each_step_and_where_none_may_have_a_draft_none_does() -> None:

@@ -18,14 +18,14 @@ from services.api.methods import METHODS, Method
 from services.api.strategies import Verification
 from services.worker.engine import Engine
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.running.work import NewSequence, SequenceWork, Verdict
+from services.worker.running.work import NewSequence, SequenceWork, Verdict, Work
 from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.heads.drafters import FAULT_REST, HeadDrafters
-from services.worker.speculation.heads.unread import MOST_ROWS, MOST_STEPS
+from services.worker.speculation.heads.drafters import FAULT_REST, FEW_TEXTS, HeadDrafters
+from services.worker.speculation.heads.unread import MOST_ROWS, MOST_STEPS, YOUNG
 from services.worker.speculation.remote.proposers import Proposers
 
 
@@ -225,6 +225,47 @@ def test_steps_do_not_wait_longer_than_their_features_may_be_kept_and_not_for_a_
     drafters.forget([2])
     step_later(drafters, (item([7], MOST_STEPS + MOST_ROWS), Verdict([7], 0)))
     assert toy.committed[-1].text_id == 2
+
+
+def test_of_many_texts_that_nobody_asks_for_the_oldest_steps_are_dropped_and_the_texts_in_them_are_lost() -> None:
+    paused, young, count = 98, 99, 64
+    drafters, toy = joined(*(new(each) for each in range(count)), new(paused))
+    step_later(drafters, (item([1, 2, 3], sequence_id=paused, next_budget=1), Verdict([4], 0)))
+    committed, place = len(toy.committed), 0
+    while not drafters.lost:
+        assert place * count <= MOST_ROWS
+        if place == MOST_ROWS // count - YOUNG:
+            drafters.join(new(young, [7]))
+        also = [(item([7], place, sequence_id=young), Verdict([7], 0))] if young in drafters._known else []
+        step_later(drafters, *((item([7], place, sequence_id=each), Verdict([7], 0)) for each in range(count)), *also)
+        place += 1
+    assert sorted(drafters.lost) == sorted(toy.forgotten) == list(range(count))
+    assert len(toy.committed) == committed, "none of it was read"
+    # Those that miss nothing are drafted for as ever.
+    asks = item([4], 3, sequence_id=paused, next_budget=2), item([7], place, sequence_id=young, next_budget=2)
+    drafts = step_later(drafters, *((each, Verdict([7], 0)) for each in asks))
+    assert drafters.lost == [] and [each.tokens for each in drafts] == [[8, 7], [8, 7]]
+    told_of_young = [token for each in toy.committed if each.text_id == young for token in each.tokens]
+    assert told_of_young == [7] * (YOUNG + 1)
+    assert drafters.reads
+    drafters.forget([paused, young])
+    assert not drafters.reads
+
+
+def test_few_texts_are_read_and_not_lost() -> None:
+    drafters, toy = joined(*(new(each) for each in range(FEW_TEXTS)))
+    for place in range(MOST_STEPS):
+        step_later(drafters, *((item([7], place, sequence_id=each), Verdict([7], 0)) for each in range(FEW_TEXTS)))
+        assert drafters.lost == []
+    assert len(toy.committed) == FEW_TEXTS and toy.forgotten == []
+
+
+@pytest.mark.parametrize(("drafter", "copied"), [("toy", True), ("", False)])
+def test_features_are_copied_only_if_a_drafter_reads_the_step(drafter: str, copied: bool) -> None:
+    runner = TorchRunner(FixedModel(taps=True), HeadDrafters({"toy": Toy()}))
+    runner.launch(Work([item([1, 7])], [new(1, [1, 7], drafter)]))
+    runner.finish()
+    assert runner._finished is not None and (runner._finished[1] is not None) == copied
 
 
 def test_rules_that_read_no_probabilities_get_drafts_of_the_most_probable_tokens() -> None:
