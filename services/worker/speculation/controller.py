@@ -9,7 +9,8 @@
     take_head   the drafts of the worker's head
 
 Where nothing is prepared and nothing is asked, the next few steps don't look either (rest.py): with many sequences the
-look itself would cost a share of the step.
+look itself would cost a share of the step. On a GPU, where steps are short, they rest also where drafts bring less than
+the looks cost (comparison.py).
 
 Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
 asked for, and the proposer is asked whenever it has none.
@@ -29,6 +30,7 @@ from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
 from services.worker.speculation.benefit import upper_of_all
+from services.worker.speculation.comparison import Comparison
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
@@ -52,6 +54,8 @@ WAIT_LONGER = 8.0
 HOPED_TOKENS = 4
 # What asking costs, as a share of a step, from which it is dear.
 DEAR = 0.02
+# What the host adds to longer steps is a small share of them.
+SHORT_STEP = 0.005
 # Assumed seconds of a request before any was measured, and the window of the mean.
 FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
 COST_WINDOW = 16
@@ -83,6 +87,9 @@ class Controller:
         self._step_seconds = 0.0
         self._row_seconds = 0.0
         self._rest = Rest(rests_from)
+        # Whether the running step rests; and whether drafts were left where they are.
+        self._rests = self._left_behind = False
+        self._comparison = Comparison() if rests_from < LEAST_SEQUENCES else None
         # Seconds that it took to make the request that is open.
         self._making = 0.0
         # Whether text drafts were asked for while the worker's head drafted.
@@ -95,6 +102,8 @@ class Controller:
 
     def check_idle(self) -> None:
         assert not self._known, "no drafts are prepared for sequences that have ended"
+        if self._comparison is not None:
+            self._comparison.pause()
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         """The sequence has ended."""
@@ -113,10 +122,12 @@ class Controller:
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
         if plan.joined:
-            self._rest.end()
+            self._joined(plan)
         if self._rest.goes_on():
             return {}, {}
         steps = self._rest.looked()
+        if self._left_behind:
+            self._begin_again()
         self._take_all(self.client.look())
         known = {
             sequence.sequence_id: self._of(sequence)
@@ -134,6 +145,22 @@ class Controller:
         if budgets or len(drafting) < len(known) or any(each.prepared is not None for each in drafting):
             self._rest.prevent()
         return drafts, budgets
+
+    def _joined(self, plan: Plan) -> None:
+        if all(item.sequence.method == AUTO or not item.sequence.draft_length for item in plan.items):
+            self._rest.join(len(plan.items), self._step_seconds)
+        else:
+            self._rest.end()
+
+    def _begin_again(self) -> None:
+        """Behind a rest that began while there were drafts: the texts have left them behind."""
+        self._left_behind = False
+        for each in self._known.values():
+            if each.prepared is not None:
+                each.prepared.excused = True
+            self._drop(each)
+            each.weighed = each.unweighed = None
+            each.head_draft = False
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.sequence_id)
@@ -244,6 +271,9 @@ class Controller:
         for each in self._chosen:
             self.counts.expected(*each)
         self._chosen.clear()
+        self._rests = self._rest.rests
+        if not self._rests and self._loses():
+            return
         if self._rest.rests or not self._known or not self.client.listens():
             self._rest.begin(len(work.items), bool(self._known), self._step_seconds)
             return
@@ -279,6 +309,16 @@ class Controller:
             self.client.ask_ahead(asks)
         else:
             self._rest.begin(len(work.items), True, self._step_seconds)
+
+    def _loses(self) -> bool:
+        """Whether to rest, though there may be drafts. Those of a fixed length were asked for, whether they pay or
+        not."""
+        steps = 0 if self._comparison is None else self._comparison.rest()
+        if not steps or any(each.acceptance is None for each in self._known.values()):
+            return False
+        self._rest.force(steps)
+        self._left_behind = True
+        return True
 
     # Answers --------------------------------------------------------------------------------------------
 
@@ -367,8 +407,21 @@ class Controller:
                 self.cost_model.learn(*size, result.seconds)
             self._probes.passed(result.seconds)
             self._step_seconds = result.seconds
+            self._compare(work, result, size)
             if drafted:
                 self.counts.took(work.items, result, self.cost_model)
+
+    def _compare(self, work: Work, result: Result, size: Size) -> None:
+        count = len(work.items)
+        if self._comparison is None or not count or result.seconds > SHORT_STEP:
+            return
+        drafted = accepted = 0
+        for item, verdict in zip(work.items, result.verdicts, strict=True) if size.rows > count else ():
+            drafted += len(item.draft.tokens)
+            accepted += 0 if verdict is None else verdict.accepted
+        self._comparison.passed(
+            self._now(), count, count + accepted, rested=self._rests, prompts=size.rows > count + drafted
+        )
 
     def ask_beside(self, work: Work) -> None:
         """The worker's head is about to draft: ask for text drafts of the same sequences now, and not when the

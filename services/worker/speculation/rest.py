@@ -9,6 +9,8 @@ LEAST_SEQUENCES, LEAST_ON_GPU = 32, 8
 # A text that begins to repeat itself waits so many steps for its first draft; or so many seconds, if these are more
 # steps, but not too many: a look takes half a millisecond, which may be half a step.
 STEPS, SECONDS, MOST_STEPS = 8, 0.03, 64
+# So long a sequence that has come to many others waits for it at most.
+JOINED = 0.01
 # Where no sequence may have a draft.
 FOR_EVER = 1 << 62
 
@@ -23,6 +25,8 @@ class Rest:
         # Steps since the last look, and whether the one that begins is among them.
         self._steps = 0
         self._counted = False
+        # Whether there is something to do, and it doesn't pay.
+        self._forced = False
 
     @property
     def rests(self) -> bool:
@@ -40,6 +44,7 @@ class Rest:
 
     def looked(self) -> int:
         """The step that begins has its look. How many steps this look is for."""
+        self._forced = False
         steps, self._steps = self._steps, 0
         return steps
 
@@ -58,6 +63,19 @@ class Rest:
             steps = int(SECONDS / step_seconds) if step_seconds else STEPS
             self._left = min(MOST_STEPS, max(STEPS, steps)) if drafting else FOR_EVER
 
+    def force(self, steps: int) -> None:
+        """Rest, though there is something to do."""
+        self._left, self._forced = steps, True
+
     def end(self) -> None:
-        """Another sequence has come."""
         self._left = 0
+
+    def join(self, sequences: int, step_seconds: float) -> None:
+        """Another sequence has come, and may have a draft: among many it waits a moment for its first one, because
+        another one follows it soon."""
+        if sequences < self._least:
+            self._left = 0
+        elif not self._forced and step_seconds:
+            self._left = min(self._left, int(JOINED / step_seconds))
+        elif not self._forced:
+            self._left = 0

@@ -21,6 +21,7 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation import controller as module
 from services.worker.speculation import probes
 from services.worker.speculation.acceptance import Rates
+from services.worker.speculation.comparison import Comparison
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.rest import LEAST_SEQUENCES, STEPS
@@ -306,6 +307,32 @@ def test_the_head_is_not_asked_for_a_sequence_that_it_has_lost(method: str) -> N
     world.controller.lose_head([2, 77])
     world.step()
     assert {item.sequence_id: item.next_budget > 0 for item in world.work.items} == {1: True, 2: False}
+
+
+@pytest.mark.parametrize(("method", "rests"), [("auto", True), ("suffix", False)])
+def test_where_looking_takes_longer_than_drafts_save_most_steps_rest_until_that_changes(
+    method: str, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHORT_STEP", 1.0)
+    world = World(method)
+    costs, looked = 0.05, 0
+
+    def look() -> list[Answer]:
+        nonlocal looked
+        looked += 1
+        world.seconds += costs
+        return Proposer.collect(world.proposer)
+
+    world.proposer.look = look  # type: ignore[method-assign]
+    world.controller._comparison = Comparison()
+    world.controller._now = lambda: world.seconds
+    world.arrive(max_tokens=20000, speculation=Speculation(method=method, num_speculative_tokens=2))
+    drafted = sum(world.run(600))
+    assert (looked < 400 and drafted > 20) if rests else looked == 600
+    costs, looked = 0.0, 0
+    world.run(100)
+    assert sum(world.run(100)) > 100
+    assert world.controller.counts.source("s").accepted == world.controller.counts.source("s").drafted
 
 
 def test_drafts_that_become_good_again_are_found_by_probing() -> None:

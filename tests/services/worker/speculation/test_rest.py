@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.worker.speculation.rest import MOST_STEPS, SECONDS, STEPS, Rest
+from services.worker.speculation.rest import JOINED, MOST_STEPS, SECONDS, STEPS, Rest
 
 
 def step(rest: Rest, *, questions: int = 1, finds: bool = False, sequences: int = 32, drafting: bool = True) -> bool:
@@ -48,6 +48,20 @@ def test_where_steps_are_short_a_rest_has_more_of_them_but_not_too_many(seconds:
     rest.launched()
     rest.begin(8, True, seconds)
     assert sum(not step(rest) for _ in range(steps)) == steps - 1
+
+
+def test_a_sequence_that_comes_to_many_waits_a_moment_for_its_look_and_one_that_comes_to_few_does_not() -> None:
+    rest = Rest(8)
+    for sequences, seconds, rested in ((8, JOINED / 4, 3), (8, JOINED * 2, 0), (8, 0.0, 0), (7, JOINED / 4, 0)):
+        while not step(rest):
+            pass
+        rest.join(sequences, seconds)
+        assert [step(rest) for _ in range(rested + 1)] == [False] * rested + [True]
+    # Where drafts lose nothing looks sooner for it; with few sequences it does.
+    for sequences, looks in ((8, False), (7, True)):
+        rest.force(20)
+        rest.join(sequences, JOINED / 4)
+        assert any(step(rest) for _ in range(15)) == looks
 
 
 def test_few_sequences_look_in_each_step_and_where_none_may_have_a_draft_none_does() -> None:
