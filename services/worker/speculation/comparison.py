@@ -3,15 +3,15 @@ itself, requests and answers, and a launch that waits for them. On a GPU this ma
 
     steps    rest rest rest   look look … look look   rest rest rest rest rest rest   look …
                               └─ first ─┘ └ window ┘
-             seconds of one        tokens of the window, at that price, against its time
+             seconds of one        tokens of the window, at that price, less its time
 
-A window that lost is followed by a rest, twice as long each time, up to a bound: texts change. Knows no drafts.
+Where windows have lost, all in all, a rest follows, twice as long each time, up to a bound. What they won is forgotten
+slowly: texts repeat themselves in some places only. Knows no drafts.
 """
 
 from __future__ import annotations
 
 from math import log2
-from typing import NamedTuple
 
 # Steps that look before those that are judged: the first ones only ask. Then steps that are judged together.
 FIRST, WINDOW = 8, 16
@@ -19,25 +19,37 @@ FIRST, WINDOW = 8, 16
 REST, DOUBLED, MEASURED, HOLDS = 0.03, 4, 8, 4.0
 # Measured steps that the mean is of; one counts as no more than this multiple of it.
 MEAN_OF, OUTLIER = 32, 4.0
+# The share of what was won that counts a window later.
+KEPT = 15 / 16
 # Classes of numbers of sequences in a doubling.
 CLASSES = 3
 
 
-class _Plain(NamedTuple):
-    seconds: float
-    steps: int
-    at: float
+class _Known:
+    """Of a class. `seconds` between two steps without drafts, the mean of `steps`, the last of them at `at`; what steps
+    that look have saved; and how often in turn they lost."""
+
+    __slots__ = ("at", "lost", "saved", "seconds", "steps")
+
+    def __init__(self) -> None:
+        self.seconds, self.steps, self.at = 0.0, 0, 0.0
+        self.saved, self.lost = 0.0, 0
+
+    def learn(self, seconds: float, now: float) -> None:
+        if not self.steps or now - self.at > HOLDS:
+            self.seconds, self.steps = seconds, 0
+        self.steps, self.at = min(self.steps + 1, MEAN_OF), now
+        self.seconds += (min(seconds, OUTLIER * self.seconds) - self.seconds) / self.steps
 
 
 class Comparison:
     def __init__(self) -> None:
-        # Between two steps without drafts, by class of sequences.
-        self._plain: dict[int, _Plain] = {}
+        self._known: dict[int, _Known] = {}
         self._at: float | None = None
-        # Of those that look, one after the other; what the judged ones saved; and whether it isn't known of some.
-        self._steps, self._saved, self._unknown = 0, 0.0, False
-        self._step = 0.0
-        self._lost = 0
+        # The class of the last step; steps that looked since a rest that was told here, and whether something is not
+        # known of those that are judged.
+        self._last = _Known()
+        self._looked, self._unknown = 0, False
 
     def pause(self) -> None:
         """There is no step."""
@@ -49,43 +61,29 @@ class Comparison:
         if before is None or prompts:
             return
         seconds = now - before
+        known = self._last = self._known.setdefault(round(CLASSES * log2(sequences)), _Known())
         if rested:
-            self._learn(sequences, seconds, now)
-            self._steps, self._saved, self._unknown = 0, 0.0, False
+            known.learn(seconds, now)
             return
-        self._steps += 1
-        if self._steps <= FIRST:
+        self._looked += 1
+        if self._looked <= FIRST:
             return
-        plain = self._plain.get(_class(sequences))
-        if plain is None or now - plain.at > HOLDS:
+        if not known.steps or now - known.at > HOLDS:
             self._unknown = True
         else:
-            self._step = plain.seconds
-            self._saved += plain.seconds * tokens / sequences - seconds
+            known.saved += known.seconds * tokens / sequences - seconds
 
     def rest(self) -> int:
         """Steps that shouldn't look now; 0: go on."""
-        if self._steps < FIRST + WINDOW:
+        if self._looked < FIRST + WINDOW:
             return 0
-        saved, unknown = self._saved, self._unknown
-        self._steps, self._saved, self._unknown = FIRST, 0.0, False
+        unknown, self._unknown, self._looked, known = self._unknown, False, FIRST, self._last
         if unknown:
             return MEASURED
-        if saved >= 0.0:
-            self._lost = 0
+        if known.saved >= 0.0:
+            known.saved *= KEPT
+            known.lost = 0
             return 0
-        steps = int(REST * 2**self._lost / max(self._step, 1e-4))
-        self._lost = min(self._lost + 1, DOUBLED)
+        steps = int(REST * 2**known.lost / max(known.seconds, 1e-4))
+        self._looked, known.saved, known.lost = 0, 0.0, min(known.lost + 1, DOUBLED)
         return max(MEASURED, steps)
-
-    def _learn(self, sequences: int, seconds: float, now: float) -> None:
-        known = self._plain.get(_class(sequences))
-        if known is None or now - known.at > HOLDS:
-            known = _Plain(seconds, 0, now)
-        steps = min(known.steps + 1, MEAN_OF)
-        mean = known.seconds + (min(seconds, OUTLIER * known.seconds) - known.seconds) / steps
-        self._plain[_class(sequences)] = _Plain(mean, steps, now)
-
-
-def _class(sequences: int) -> int:
-    return round(CLASSES * log2(sequences))
