@@ -228,27 +228,31 @@ def test_steps_do_not_wait_longer_than_their_features_may_be_kept_and_not_for_a_
 
 
 def test_of_many_texts_that_nobody_asks_for_the_oldest_steps_are_dropped_and_the_texts_in_them_are_lost() -> None:
-    paused, young, count = 98, 99, 64
+    paused, count = 98, 64
+    # By text, the step in which it joins.
+    young = {99: MOST_ROWS // count - YOUNG, 97: MOST_ROWS // count - 8}
     drafters, toy = joined(*(new(each) for each in range(count)), new(paused))
     step_later(drafters, (item([1, 2, 3], sequence_id=paused, next_budget=1), Verdict([4], 0)))
     committed, place = len(toy.committed), 0
     while not drafters.lost:
         assert place * count <= MOST_ROWS
-        if place == MOST_ROWS // count - YOUNG:
-            drafters.join(new(young, [7]))
-        also = [(item([7], place, sequence_id=young), Verdict([7], 0))] if young in drafters._known else []
-        step_later(drafters, *((item([7], place, sequence_id=each), Verdict([7], 0)) for each in range(count)), *also)
+        for each in (each for each, joins in young.items() if joins == place):
+            drafters.join(new(each, [7]))
+        texts = [*range(count), *(each for each, joins in young.items() if joins <= place)]
+        step_later(drafters, *((item([7], place, sequence_id=each), Verdict([7], 0)) for each in texts))
         place += 1
     assert sorted(drafters.lost) == sorted(toy.forgotten) == list(range(count))
     assert len(toy.committed) == committed, "none of it was read"
     # Those that miss nothing are drafted for as ever.
-    asks = item([4], 3, sequence_id=paused, next_budget=2), item([7], place, sequence_id=young, next_budget=2)
+    asks = [item([7], place, sequence_id=each, next_budget=2) for each in young]
+    asks.append(item([4], 3, sequence_id=paused, next_budget=2))
     drafts = step_later(drafters, *((each, Verdict([7], 0)) for each in asks))
-    assert drafters.lost == [] and [each.tokens for each in drafts] == [[8, 7], [8, 7]]
-    told_of_young = [token for each in toy.committed if each.text_id == young for token in each.tokens]
-    assert told_of_young == [7] * (YOUNG + 1)
+    assert drafters.lost == [] and [each.tokens for each in drafts] == [[8, 7]] * 3
+    for text, joined_at in young.items():
+        own = [token for each in toy.committed if each.text_id == text for token in each.tokens]
+        assert own == [7] * (place + 1 - joined_at)
     assert drafters.reads
-    drafters.forget([paused, young])
+    drafters.forget([paused, *young])
     assert not drafters.reads
 
 
