@@ -255,6 +255,7 @@ class TorchRunner:
 
     def _start_verification(self, logits: torch.Tensor) -> None:
         """Where all that it needs is known. Masks come beside the model; scores of prompts use the same logits."""
+        self._verification = None
         items = self._work.items
         if any(item.scored or item.pooled or self._samplers[item.sequence_id].masked_late for item in items):
             return
