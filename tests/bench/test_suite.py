@@ -63,6 +63,7 @@ def test_the_suite_takes_a_quarter_of_an_hour_and_a_gpu_nine_minutes() -> None:
         assert f"the benchmarks of {what}, {suite.minutes(FORMS[form])} minutes" in said
 
 
+@pytest.mark.slow
 def test_a_stage_that_crashes_or_hangs_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(suite, "start", as_told)
     monkeypatch.setattr(suite, "STOPPING_SECONDS", 0.1)
@@ -135,6 +136,7 @@ def bare(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "TRITON_INTERPRET": "1"}
 
 
+@pytest.mark.slow
 def test_stages_run_where_nothing_carries_messages(tmp_path: Path) -> None:
     stages = [part.name for part in FORMS[ON_GPU]]
     code = f"""

@@ -212,6 +212,7 @@ def test_block_of_tokens_with_probabilities_by_hand() -> None:
             assert found == block_rows(h, seed, 8)
 
 
+@pytest.mark.slow
 def test_block_accepts_more_than_rejection_on_average() -> None:
     """11/9 tokens of two against 10/9, for the same example."""
     target, probs = [[1 / 3, 2 / 3]] * 3, torch.tensor([2 / 3, 1 / 3])
