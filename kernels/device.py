@@ -6,11 +6,24 @@ the same stands on the CPU and checks the order of use (interpreted_device.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 import torch
+
+# Words: arrays begin at multiples of 16 bytes, which kernels are compiled for.
+ALIGN = 4
+
+
+def aligned(words: int) -> int:
+    return -(-words // ALIGN) * ALIGN
+
+
+def starts_of(sizes: Iterable[int]) -> list[int]:
+    """Where arrays of so many words begin, one behind the other; the last number is the end of all."""
+    return [0, *accumulate(map(aligned, sizes))]
 
 
 class Stage(Protocol):

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.device import aligned
 from kernels.launch import ceil_div, launch, multiprocessors, power_of_two
 from kernels.verify.fused_edits import edit_kernel, put_back_kernel
 from kernels.verify.fused_logprobs import logprobs_kernel
@@ -66,8 +67,6 @@ STEPS = 5
 SMALL_K = 512
 # Programs for each multiprocessor, before a row is read by one alone.
 PROGRAMS = 8
-# Arrays begin at multiples of 16 bytes: kernels are compiled for that.
-ALIGN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def group_of(vocabulary: int) -> int:
 
 def pieces_of(rows: int, sequences: int) -> list[int]:
     """Words of answers: tokens, rows, accepted, failed."""
-    return [ceil_div(size, ALIGN) * ALIGN for size in (rows, rows, sequences, sequences)]
+    return [aligned(size) for size in (rows, rows, sequences, sequences)]
 
 
 class Workspace:

@@ -17,10 +17,10 @@ from itertools import product
 import numpy as np
 import torch
 
-from kernels.device import Device, Fetched, Stage, device_of
+from kernels.device import Device, Fetched, Stage, device_of, starts_of
 from kernels.launch import ceil_div, only_compiling, power_of_two
 from kernels.verify import fused
-from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace
+from kernels.verify.fused import Launches, Sizes, Workspace
 from kernels.verify.questions import (
     ALL,
     LONGEST_DRAFT,
@@ -116,7 +116,7 @@ class OnDevice:
     def _send(self, questions: Questions, device: torch.device) -> Questions:
         """Every array of the questions that is on the host, in one piece."""
         arrays = list(_arrays(questions))
-        starts = np.cumsum([0, *(ceil_div(array.numel(), ALIGN) * ALIGN for array in arrays)]).tolist()
+        starts = starts_of(array.numel() for array in arrays)
         if self._stage is None or starts[-1] > len(self._stage.numbers):
             self._stage = self._on(device).stage(ceil_div(starts[-1], _WORDS) * _WORDS)
         self._stage.wait()

@@ -15,10 +15,9 @@ from functools import partial
 
 import torch
 
-from kernels.device import Device, Fetched
-from kernels.launch import ceil_div
+from kernels.device import Device, Fetched, starts_of
 from kernels.verify import fused
-from kernels.verify.fused import ALIGN, Launches, Sizes, Workspace, pieces_of
+from kernels.verify.fused import Launches, Sizes, Workspace, pieces_of
 from kernels.verify.questions import WORDS, Questions
 
 # What graphs are captured for: greedy; sampled; sampled with top_k, top_p or min_p. Each answers those before it, too.
@@ -35,9 +34,7 @@ class Replayed:
         self._logits, self._buckets, self._device = logits, tuple(buckets), device
         most = self._buckets[-1]
         sizes = (most + 1, most, most, most * WORDS)
-        starts = [0]
-        for size in sizes:
-            starts.append(starts[-1] + ceil_div(size, ALIGN) * ALIGN)
+        starts = starts_of(sizes)
         self._stage = stage = device.stage(starts[-1])
         self._rules_at = starts[3]
         places = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]

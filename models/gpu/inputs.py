@@ -17,12 +17,10 @@ import numpy as np
 import torch
 
 from kernels.cpu_program import compiled
-from kernels.device import Device
+from kernels.device import Device, starts_of
 from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, shared_prefixes, write_plan
 from models.batch import Batch
 
-# Pieces begin at multiples of 16 bytes.
-_ALIGN = 4
 _NONE = np.zeros(0, np.int32)
 _NOTHING = Batch(_NONE, _NONE, _NONE, _NONE, 1, _NONE, _NONE, _NONE)
 
@@ -88,7 +86,7 @@ class StepInputs:
             sizes[f"row_slots {index}"] = rows
             sizes[f"joins {index}"] = rows * JOIN
         sizes["tables"] = rows * width_limit
-        starts = np.cumsum([0, *(-(-size // _ALIGN) * _ALIGN for size in sizes.values())]).tolist()
+        starts = starts_of(sizes.values())
         self._stage = device.stage(starts[-1])
         places = [slice(start, start + size) for start, size in zip(starts, sizes.values(), strict=False)]
         self._numbers = {name: self._stage.numbers[at] for name, at in zip(sizes, places, strict=True)}
