@@ -63,6 +63,7 @@ THINGS = (
     Thing("CPU that isn't x86-64"),
     Thing("one NVIDIA H200, SmolLM2 135M", (("gpu_http", "served"),), _gpu("H200")),
     Thing("one NVIDIA H200, the shape of Llama 3.1 8B", (("gpu_decode", "measured"),), _gpu("H200")),
+    Thing("one NVIDIA H200, a layer in fp8, int8, int4, with experts", (("gpu_layers", "measured"),), _gpu("H200")),
     Thing("other NVIDIA GPUs: sm_80 (A100), sm_90 (H100), sm_100 (B200)"),
     Thing("a model over several GPUs (NCCL)"),
     Thing("quantised models on a GPU (fp8, int4, GPTQ, AWQ)"),

@@ -152,7 +152,7 @@ class LayerWeights(RandomWeights):
         return made
 
     def layer_bytes(self, network: Network, rows: int) -> float:
-        """What the second layer reads of its weights for so many rows."""
+        """Bytes of the second layer's weights that a step of so many rows reads."""
         mlp, share = network.layers[1].mlp, 1.0
         if isinstance(mlp, Experts):
             share = 1 - (1 - mlp.router.top_k / mlp.router.experts) ** rows

@@ -1,8 +1,8 @@
 """Verification on a GPU beside reading the logits once: kernels/verify/fused.py in a CUDA graph, for a vocabulary of
 128 256, by sequences and drafted tokens.
 
-Every call of a graph reads other logits than the one before, so many that no cache holds them; graphs are replayed back
-to back, so the time is the device's. Logits are float32, as a worker's. Drafts are the likeliest tokens, as a good
+The calls of a graph read different logits, more than any cache holds. Graphs are replayed back to back, so the time is
+the device's. Logits are float32, as a worker's. Drafts are the likeliest tokens, as a good
 proposer's; every row is read, whatever stands.
 """
 

@@ -30,8 +30,9 @@ _ENOUGH_PROGRAMS = 256
 _MAX_SPLITS = 8
 # Columns from which tiles of 128 are enough programs.
 _WIDE = 8192
-# Tiles for many rows, where they make so many programs; 0: never. They sum the same steps and ranges of K in the same
-# order, so a row has the same bits: held by tests where there is a GPU, so only what such tests ran on takes them.
+# A linear of many rows takes larger tiles if that makes at least MANY_PROGRAMS programs (0: never). They sum the same
+# steps and ranges of K in the same order, so the bits are the same. Only a GPU can test that, so they are used on those
+# architectures alone on which the test has passed.
 MANY_PROGRAMS = 128
 MANY_ON = (90,)
 _MANY_M, _MANY_N, _MANY_STAGES = 128, 128, 3

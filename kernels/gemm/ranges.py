@@ -48,7 +48,8 @@ def add_ranges_kernel(
 
 
 def partial_sums(out: torch.Tensor, columns: int, splits: int, few_rows: int) -> torch.Tensor | None:
-    """Memory for the sums of ranges; None: there are so many rows that one program walks all ranges."""
+    """Memory for the sums of ranges. None if K isn't cut, or if there are more than `few_rows` rows: then one program
+    computes all ranges of its tile."""
     if splits == 1 or len(out) > few_rows:
         return None
     return torch.empty(splits, len(out), columns, dtype=torch.float32, device=out.device)

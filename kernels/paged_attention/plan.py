@@ -270,8 +270,8 @@ def _tiles(firsts, counts, starts, begins, tile_rows, window, trees):
 @_inner
 def _split(tiles, begins, group, kv_heads, split, programs, slots):
     """Which tiles are computed split by split: those whose first part is shared, and long ones where programs would
-    wait for them. Slots go to the longest, where they save most. Returns how many splits one item takes: about so many
-    that each program finds two items."""
+    wait for them. Slots go to the longest, where they save most. Returns how many splits an item takes, chosen so that
+    there are about two items for each program."""
     total = 0
     for tile in range(len(tiles)):
         total += tiles[tile, _END] - tiles[tile, _BEGIN]

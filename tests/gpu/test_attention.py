@@ -96,7 +96,7 @@ def test_one_loop_over_all_splits_gives_the_bits_of_one_loop_a_split(split: int)
         assert_same_bits(out, outs[0])
 
 
-def test_whoever_ends_last_joins_all_parts_in_launch_after_launch() -> None:
+def test_every_launch_joins_all_parts_of_a_row() -> None:
     rows = make(32, 8, 128, 16, [(3000, 1), (4000, 5), (900, 1), (6000, 2)], torch.bfloat16)
     firsts, counts = fused.runs(rows.sequences)
     width = max(map(len, rows.tables))

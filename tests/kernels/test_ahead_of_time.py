@@ -26,7 +26,7 @@ def facts(arch: int) -> list[dict]:
     environment = {name: value for name, value in os.environ.items() if name != SWITCH}
     done = subprocess.run(
         [sys.executable, "-m", "kernels.ahead_of_time", str(arch)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -6,8 +6,8 @@ from __future__ import annotations
 # Of fewer sequences the look costs nothing that could be measured; on a GPU also a step that could be launched without
 # it is lost.
 LEAST_SEQUENCES, LEAST_ON_GPU = 32, 8
-# A text that begins to repeat itself waits so many steps for its first draft; or so many seconds, if these are more
-# steps, but not too many: a look takes half a millisecond, which may be half a step.
+# The length of a rest: at least STEPS; as many steps as SECONDS hold, where that is more; at most MOST_STEPS. A text
+# that begins to repeat itself waits so long for its first draft. A look takes half a millisecond, perhaps half a step.
 STEPS, SECONDS, MOST_STEPS = 8, 0.03, 64
 # So long a sequence that has come to many others waits for it at most.
 JOINED = 0.01
