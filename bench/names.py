@@ -15,7 +15,6 @@ BENCHMARKS = {
     "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split", "simulate": "simulated.simulate",
     "gpu_environment": "gpu.environment", "parity": "gpu.parity", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
     "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",
-    "gpu_ahead": "gpu.ahead", "gpu_tiles": "gpu.tiles",
     "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http", "gpu_layers": "gpu.layers",
     "gpu_peer": "gpu.peer",
 }  # fmt: skip

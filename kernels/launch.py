@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from kernels import interpreter
-
-if TYPE_CHECKING:
-    from kernels.dependent import Starts
 
 # Multiprocessors that the interpreter pretends to have: few, so that a persistent program takes several items.
 INTERPRETED_MULTIPROCESSORS = 3
@@ -50,8 +47,6 @@ class _State:
     noted: list[Launched] | None = None
     # The architecture that launches are listed for; 0: they are started.
     listed_for: int = 0
-    # None: as the kernels are written.
-    starts: Starts | None = None
 
 
 _state = _State()
@@ -147,16 +142,6 @@ def noting() -> Iterator[list[Launched]]:
         _state.noted = None
 
 
-@contextmanager
-def starting(starts: Starts) -> Iterator[None]:
-    """Kernels are started so, to measure what dependent launch brings. What is captured meanwhile stays so."""
-    was, _state.starts = _state.starts, starts
-    try:
-        yield
-    finally:
-        _state.starts = was
-
-
 def launch(
     kernel: Any,
     grid: tuple[int, ...],
@@ -178,13 +163,13 @@ def launch(
         _state.noted.append(Launched(kernel, grid, args, warps, stages, fp_fusion, constants))
         if _state.listed_for:
             return
-    key = (kernel, _state.starts, args[0].device.index, warps, stages, fp_fusion, *constants.items(), *map(kind, args))
+    key = (kernel, args[0].device.index, warps, stages, fp_fusion, *constants.items(), *map(kind, args))
     found = _compiled.get(key)
     if found is None:
         found = _compiled[key] = _compile(kernel, grid, args, constants, warps, stages, fp_fusion)
         if _state.sealed:
             _state.compiled_late += 1
-            log.warning("%s was compiled while requests waited: %s", kernel.__name__, key[3:])
+            log.warning("%s was compiled while requests waited: %s", kernel.__name__, key[2:])
     if _state.only_compiling:
         return
     if interpreter.in_use():
@@ -207,11 +192,6 @@ def _compile(
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
     if architecture(args[0].device) >= DEPENDENT_FROM and _waits(kernel):
         options["launch_pdl"] = True
-        if _state.starts is not None:
-            from kernels.dependent import otherwise
-
-            options["launch_pdl"] = _state.starts.dependent
-            kernel = otherwise(kernel, _state.starts)
     return kernel.warmup(*args, **constants, **options, grid=grid), in_order
 
 

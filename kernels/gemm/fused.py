@@ -30,8 +30,8 @@ _ENOUGH_PROGRAMS = 256
 _MAX_SPLITS = 8
 # Columns from which tiles of 128 are enough programs.
 _WIDE = 8192
-# A linear of many rows takes larger tiles if that makes at least MANY_PROGRAMS programs (0: never). They sum the same
-# steps and ranges of K in the same order, so the bits are the same. Only a GPU can test that, so they are used on those
+# A linear of many rows takes larger tiles if that makes at least MANY_PROGRAMS programs. They sum the same steps and
+# ranges of K in the same order, so the bits are the same. Only a GPU can test that, so they are used on those
 # architectures alone on which the test has passed.
 MANY_PROGRAMS = 128
 MANY_ON = (90,)
@@ -126,10 +126,10 @@ def linear(
     tile: Tile | None = None,
     activation: str = "",
     limit: float = 0.0,
-    many: tuple[int, int] | None = None,
+    many: bool | None = None,
 ) -> torch.Tensor:  # [R, N]
-    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. To measure: `tile`, in place of the weight's own;
-    `many`: columns and stages of the tile for many rows, however many there are, (0, 0): the tile for few.
+    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. `tile`: in place of the weight's own, to
+    measure. `many`: whether to take the tile for many rows, however many there are, to compare their bits.
 
     With an `activation`, the weight's rows are gates and ups by turns (`interleaved`), and what `gated` makes of the
     rounded product is given: [R, N / 2]."""
@@ -194,15 +194,13 @@ def tile_of(
 
 
 def for_many_rows(
-    blocks: dict[str, int], rows: int, columns: int, arch: int, many: tuple[int, int] | None = None
+    blocks: dict[str, int], rows: int, columns: int, arch: int, many: bool | None = None
 ) -> dict[str, int]:
     """What is another in a weight's tile where there are many rows. `many`: as in `linear`."""
     if many is None:
         programs = ceil_div(rows, _MANY_M) * ceil_div(columns, _MANY_N)
-        right = arch in MANY_ON and rows > BLOCK_M and not blocks["IEEE"]
-        many = (_MANY_N, _MANY_STAGES) if right and programs >= MANY_PROGRAMS > 0 else (0, 0)
-    block_n, stages = many
-    return {"BLOCK_M": _MANY_M, "BLOCK_N": block_n, "warps": 8, "stages": stages} if block_n else {}
+        many = arch in MANY_ON and rows > BLOCK_M and not blocks["IEEE"] and programs >= MANY_PROGRAMS
+    return {"BLOCK_M": _MANY_M, "BLOCK_N": _MANY_N, "warps": 8, "stages": _MANY_STAGES} if many else {}
 
 
 def rows_with_all_kernels(columns: int) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from kernels.ahead_of_time import ARCHITECTURES, OPERATIONS, SHARED_LIMIT, _beginning, compilations
-from kernels.dependent import AHEAD, EARLY
 from kernels.interpreter import SWITCH
 from kernels.launch import DEPENDENT_FROM
 
@@ -61,12 +60,8 @@ def test_every_kernel_compiles_for_an_architecture_fits_it_and_keeps_its_numbers
     assert 2 * (llama["shared"] + 1024) <= SHARED_LIMIT[arch] + 1024
 
 
-# What a kernel calls in its source, and how that is named in the facts, where it isn't set off.
-BEGINNINGS = {
-    **({"start_next_early": "start next"} if EARLY.value else {}),
-    **({"prefetch_weight": "prefetch"} if AHEAD.value else {}),
-    "wait_for_kernel_before": "wait",
-}
+# What a kernel calls in its source, and how that is named in the facts.
+BEGINNINGS = {"start_next_early": "start next", "prefetch_weight": "prefetch", "wait_for_kernel_before": "wait"}
 
 
 @EACH_ARCHITECTURE

@@ -6,9 +6,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ import triton
 import kernels
 from kernels import launch
 from kernels.gemm.fused import linear_kernel
-from kernels.interpreter import SWITCH
 
 WAIT = "wait_for_kernel_before"
 # What may come before: it touches no memory that a kernel writes.
@@ -57,26 +53,3 @@ def eager_kernel():
 
 def test_only_kernels_that_wait_are_started_early() -> None:
     assert launch._waits(linear_kernel) and not launch._waits(eager_kernel)
-
-
-# Kernels as bench gpu_ahead measures them, in a process where kernels aren't interpreted.
-OTHERWISE = """
-from dataclasses import replace
-from kernels.ahead_of_time import compilations, compile_for
-from kernels.dependent import Starts, otherwise
-[linear] = [each for each in compilations(90, ["gemm"]) if each.name == "linear fp32 4096 in ranges"]
-for starts in (Starts(), Starts(early="none", ahead=0), Starts(ahead=0), Starts(early="all"), Starts(ahead=65536)):
-    print(*compile_for(replace(linear, kernel=otherwise(linear.kernel, starts)), 90).beginning, sep=", ")
-"""
-
-
-@pytest.mark.slow
-def test_a_kernel_can_be_compiled_without_what_it_does_before_it_waits() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
-    done = subprocess.run(
-        [sys.executable, "-c", OTHERWISE], cwd=Path(kernels.__file__).parent.parent, env=environment,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    whole = "start next, prefetch, wait"
-    assert done.stdout.splitlines() == [whole, "wait", "start next, wait", "prefetch, start next, wait", whole]

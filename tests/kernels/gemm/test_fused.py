@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import interpreter
-from kernels.gemm import fused, reference
+from kernels.gemm import reference
 from kernels.gemm.ending import interleaved
 from kernels.gemm.fused import BLOCK_M, for_many_rows, linear, linear_by_head, rows_with_all_kernels, tile_of
 from kernels.gemm.tiles import Tile
@@ -66,17 +66,14 @@ ROWS = (1, 5, 130) if INTERPRETED else (1, 64, 128, 300, 2048)
 @pytest.mark.parametrize(("columns", "inputs"), SHAPES)
 def test_a_row_has_the_same_bits_in_the_tile_for_many_rows(columns: int, inputs: int) -> None:
     x, weight, bias = example(max(ROWS), columns, inputs, torch.bfloat16)
-    few = linear(x, weight, bias, torch.float32, many=(0, 0))
+    few = linear(x, weight, bias, torch.float32, many=False)
     assert_close(few[:3], reference.linear(x[:3], weight, bias), torch.bfloat16)
     for rows in ROWS:
-        assert_same_bits(linear(x[:rows], weight, bias, torch.float32, many=(128, 3)), few[:rows])
+        assert_same_bits(linear(x[:rows], weight, bias, torch.float32, many=True), few[:rows])
         assert_same_bits(linear(x[:rows], weight, bias, torch.float32), few[:rows])
 
 
-def test_the_tile_for_many_rows_sums_the_same_steps_of_k_and_is_taken_where_it_makes_enough_programs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fused, "MANY_PROGRAMS", 128)
+def test_the_tile_for_many_rows_sums_the_same_steps_of_k_and_is_taken_where_it_makes_enough_programs() -> None:
     for columns, inputs, from_rows in ((4096, 4096, 385), (28672, 4096, 65), (4096, 14336, 385), (576, 576, 3201)):
         tile = tile_of(columns, inputs, torch.bfloat16, 90)[0]
         assert for_many_rows(tile, from_rows - 1, columns, 90) == {}
@@ -84,8 +81,6 @@ def test_the_tile_for_many_rows_sums_the_same_steps_of_k_and_is_taken_where_it_m
         assert (many["BLOCK_M"], many["BLOCK_K"], many["IEEE"]) == (128, tile["BLOCK_K"], False)
     exact = tile_of(4096, 4096, torch.float32, 90)[0]
     assert for_many_rows(exact, 2048, 4096, 90) == for_many_rows(tile, 2048, 4096, 80) == {}
-    monkeypatch.setattr(fused, "MANY_PROGRAMS", 0)
-    assert for_many_rows(tile, 2048, 28672, 90) == {}
 
 
 def test_no_linear_needs_a_kernel_that_no_power_of_two_of_rows_needs() -> None:
