@@ -9,10 +9,10 @@ from types import ModuleType
 BENCHMARKS = {
     "never_slower": "never_slower", "peers": "oracles.peers", "offline": "oracles.offline", "serving": "serving",
     "compare": "compare", "engine": "engine", "verify": "verify", "proposer": "proposer", "acceptance": "acceptance",
-    "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing", "bus": "bus",
+    "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing",
     "step_overhead": "step_overhead", "witnesses": "oracles.witnesses", "vllm_drafter": "oracles.vllm_drafter",
     "faults": "failures.faults",
-    "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split", "simulate": "simulated.simulate",
+    "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split",
     "gpu_environment": "gpu.environment", "parity": "gpu.parity", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
     "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",
     "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http", "gpu_layers": "gpu.layers",

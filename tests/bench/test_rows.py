@@ -10,11 +10,11 @@ from bench import rows
 
 
 def test_a_row_carries_what_its_figures_were_measured_on(tmp_path: Path) -> None:
-    rows.append("bus", ["bus", "--items", "10"], {"p50": 1.5}, folder=tmp_path)
-    rows.append("bus", ["bus"], {"p50": 1.6}, folder=tmp_path)
-    first, second = (json.loads(line) for line in (tmp_path / "bus.jsonl").read_text().splitlines())
+    rows.append("mesh", ["mesh", "--streams", "10"], {"p50": 1.5}, folder=tmp_path)
+    rows.append("mesh", ["mesh"], {"p50": 1.6}, folder=tmp_path)
+    first, second = (json.loads(line) for line in (tmp_path / "mesh.jsonl").read_text().splitlines())
     assert first["figures"] == {"p50": 1.5} and second["figures"] == {"p50": 1.6}
-    assert first["command"] == "python -m bench bus --items 10"
+    assert first["command"] == "python -m bench mesh --streams 10"
     assert first["hardware"]["cores"] >= 1 and first["hardware"]["memory_gb"] > 0
     assert first["versions"]["pyzmq"] and first["commit"] and isinstance(first["dirty"], bool)
 
@@ -42,7 +42,7 @@ def test_figures_and_pages_made_of_them_do_not_make_a_commit_dirty(
         found: bool = rows.append("mesh", ["mesh"], {}, folder=tmp_path / "elsewhere")["dirty"]
         return found
 
-    (tmp_path / "bench" / "results" / "bus.jsonl").write_text("two\n")
+    (tmp_path / "bench" / "results" / "mesh.jsonl").write_text("two\n")
     (tmp_path / "docs" / "results.md").write_text("two\n")
     assert not dirty()
     (tmp_path / "code.py").write_text("two\n")
@@ -55,6 +55,6 @@ def test_a_row_says_how_busy_others_kept_the_machine_before_it_began(
     times = iter([(100, 200), (150, 300)])  # of 100 ticks 50 were idle
     monkeypatch.setattr(rows, "_cpu_times", lambda: next(times))
     monkeypatch.setattr(rows, "_busy_before", None)
-    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["hardware"]["busy_before"] is None
+    assert rows.append("mesh", ["mesh"], {}, folder=tmp_path)["hardware"]["busy_before"] is None
     rows.look_around(seconds=0.0)
-    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["hardware"]["busy_before"] == 0.5
+    assert rows.append("mesh", ["mesh"], {}, folder=tmp_path)["hardware"]["busy_before"] == 0.5

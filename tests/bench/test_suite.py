@@ -81,8 +81,8 @@ def test_a_stage_that_crashes_or_hangs_does_not_end_the_others(monkeypatch: pyte
 
 def test_a_part_that_is_not_there_is_not_passed_over() -> None:
     assert [part.name for part in suite.chosen(ON_GPU, "gpu_verify,parity")] == ["parity", "gpu_verify"]
-    with pytest.raises(SystemExit, match="no part named buss"):
-        suite.chosen(SHORT, "bus,buss")
+    with pytest.raises(SystemExit, match="no part named mush"):
+        suite.chosen(SHORT, "mesh,mush")
 
 
 @pytest.mark.parametrize(("how", "code"), [("break", 2), ("refuse", 2), ("leave", 3), ("miss", 1), ("work", 0)])
@@ -101,7 +101,7 @@ def test_a_benchmark_that_breaks_is_told_from_one_that_misses_a_bar(
             return {"missed": ["a bar"] if how == "miss" else []}
 
     monkeypatch.setattr(command, "load", lambda name: Module)
-    assert command.main(["bus", "--no-row"]) == code
+    assert command.main(["mesh", "--no-row"]) == code
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt(), ValueError("broken")])
@@ -121,11 +121,11 @@ def test_a_stage_that_is_stopped_leaves_what_it_had_measured(
 
     monkeypatch.setattr(command, "load", lambda name: Module)
     with pytest.raises(type(problem)):
-        command._measured("bus", ["--results", str(tmp_path)])
-    assert rows.read("bus", tmp_path) == []
+        command._measured("mesh", ["--results", str(tmp_path)])
+    assert rows.read("mesh", tmp_path) == []
     known["1 row"] = 3.5
-    assert command._measured("bus", ["--results", str(tmp_path)]) == command.FAILED
-    [row] = rows.read("bus", tmp_path)
+    assert command._measured("mesh", ["--results", str(tmp_path)]) == command.FAILED
+    [row] = rows.read("mesh", tmp_path)
     assert row["figures"]["us"] == {"1 row": 3.5} and row["figures"]["ended_early"]
     assert type(problem).__name__ in row["figures"]["missed"][0]
 

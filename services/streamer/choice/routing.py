@@ -31,7 +31,7 @@ from services.api.phases import PREFILL
 # Pages whose tokens are the key. More would part what shares a shorter beginning; fewer would bring together what only
 # shares a few tokens, which are soon computed.
 KEY_PAGES = 4
-# Less would send more requests away from their prefixes (`python -m bench simulate`).
+# Less would send more requests away from their prefixes.
 MOST_ABOVE_MEAN = 1.25
 # Places of each worker on the ring. The more there are, the more equal are the workers' parts of it.
 PLACES = 64

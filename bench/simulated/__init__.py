@@ -1,1 +1,0 @@
-"""Routing and admission of many workers in simulated time."""
