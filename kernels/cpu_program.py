@@ -55,7 +55,7 @@ _CHUNKS_TYPE = types.int64(types.int64, types.int64)
 _NEXT_BITS, _CHUNK_BITS, _RUN_BITS = 20, 20, 24
 _MASK, _RUN_MASK = (1 << 20) - 1, (1 << _RUN_BITS) - 1
 # Words of an op, in lines of 64 bytes: what is only read, then each word that is fought over.
-_RUN, _CHUNKS, _ARGS, _CYCLES, _TICKET, _DONE, _OP_WORDS = 0, 1, 2, 3, 8, 16, 24
+_RUN, _CHUNKS, _ARGS, _TICKET, _DONE, _OP_WORDS = 0, 1, 2, 8, 16, 24
 # Words of the whole program. A run is of the ops from _FIRST up to _END.
 _GO, _FIRST, _END, _STOP, _SLEEPERS, _CONTROL_WORDS = 0, 1, 2, 8, 16, 24
 # Looks at a word before a thread gives its core away; about 20 µs, and 100 µs between runs.
@@ -167,13 +167,6 @@ class Program:
         if refused >= 0:
             name = self.ops[refused].run.__name__
             raise ValueError(f"op {refused} ({name}) has no number of chunks between 0 and {_MASK}")
-
-    def cycles(self) -> np.ndarray:
-        """Clock ticks spent in each op since the last call, waiting included, as the calling thread saw them."""
-        column = self._table.reshape(-1, _OP_WORDS)[:, _CYCLES]
-        found = column.copy()
-        column[:] = 0
-        return found
 
     def close(self) -> None:
         self._end()
@@ -296,11 +289,6 @@ def _give_core_away(_: Any) -> Any:
 
 
 @intrinsic
-def _ticks(_: Any) -> Any:
-    return _external("llvm.readcyclecounter", types.int64, 0)
-
-
-@intrinsic
 def _system_call(_: Any, number: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return _external("syscall", types.int64, 5)
 
@@ -324,7 +312,6 @@ def _walk(table, first, end, step, run, thread):
     """This thread's share of a run. Returns when the run is over."""
     for index in range(first, end):
         ticket_at, done_at = _op(table, index, _TICKET), _op(table, index, _DONE)
-        began = _ticks()
         while True:
             ticket = _read(ticket_at)
             if (ticket >> 40) & _RUN_MASK != run:
@@ -345,9 +332,6 @@ def _walk(table, first, end, step, run, thread):
                 _pause()
             else:
                 _give_core_away()
-        if thread == 0:
-            cycles_at = _op(table, index, _CYCLES)
-            _write(cycles_at, _read(cycles_at) + _ticks() - began)
 
 
 @compiled

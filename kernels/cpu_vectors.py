@@ -234,12 +234,10 @@ def _scalar_store(value_type: Any) -> Callable[..., Any]:
 
 word = load_i64 = _scalar_load(types.int64, I64)
 load_i32 = _scalar_load(types.int32, I32)
-load_i8 = _scalar_load(types.int8, I8)
 load_u8 = _scalar_load(types.uint8, I8)
 load_f32 = _scalar_load(types.float32, F32)
 store_i64 = _scalar_store(types.int64)
 store_i32 = _scalar_store(types.int32)
-store_i8 = _scalar_store(types.int8)
 store_u8 = _scalar_store(types.uint8)
 store_f32 = _scalar_store(types.float32)
 
@@ -458,12 +456,6 @@ def store_part(address, index, value, count, bfloat16):
         store_bfloat16_part(address, index, value, count)
     else:
         store_floats_part(address, index, value, count)
-
-
-@_emits(ints, types.int64, types.int64)
-def load_bytes(builder, address, index):
-    """16 × int8, as ints."""
-    return builder.sext(load(builder, builder.add(address, index), V_I8), V_I32)
 
 
 @_emits(types.void, types.int64, types.int64, ints)

@@ -24,21 +24,20 @@ def _scalars(a, b):
     v.store_bf16(b, 2, v.load_f32(a, 2))
     v.store_f32(b, 2, v.load_bf16(b, 2))
     v.store_i32(b, 3, v.load_i32(a, 3))
-    v.store_i8(b, 16, v.load_i8(a, 16))
-    v.store_u8(b, 17, v.load_u8(a, 17))
+    v.store_u8(b, 18, v.load_u8(a, 18))
     v.store_i64(b, 3, v.word(a, 3))
     v.prefetch(a)
-    return v.load_i8(a, 28), v.load_u8(a, 28)
+    return v.load_u8(a, 19)
 
 
 def test_scalars_are_read_and_written_where_they_belong() -> None:
     a = np.array([0, 1.5, 1.00390625, 3, -7.25, 0, -1.1, 6], np.float32)
     b = np.zeros(8, np.float32)
-    signed, unsigned = _scalars(address(a), address(b))
+    byte = _scalars(address(a), address(b))
     assert b[0] == 1.5 and b[3] == 3 and b[2] == 1.0  # the tie goes to the even one
-    assert b.view(np.uint8)[16:18].tolist() == a.view(np.uint8)[16:18].tolist()
+    assert b.view(np.uint8)[18] == a.view(np.uint8)[18] == 0xE8
     assert b[6:].tolist() == a[6:].tolist()
-    assert np.int8(signed) == a.view(np.int8)[28] and unsigned == a.view(np.uint8)[28]
+    assert byte == a.view(np.uint8)[19] == 0xC0
 
 
 @compiled
@@ -99,7 +98,6 @@ def _arithmetic(a, b, out):
     v.store_floats(out, 112, v.exps(x))
     v.store_ints(out, 128, v.to_ints(x))
     v.store_bytes(out, 144 * 4, v.to_ints(x) + v.spread_int(128))
-    v.store_floats(out, 148, v.to_floats(v.load_bytes(out, 144 * 4)))
     return v.total(x), v.largest(x), v.lane(x, 5)
 
 
@@ -118,7 +116,6 @@ def test_lanes_compute_what_numpy_does() -> None:
     assert out[128:144].view(np.int32).tolist() == np.rint(a).astype(np.int32).tolist()
     bytes_ = (np.rint(a).astype(np.int32) + 128).astype(np.uint8)
     assert out.view(np.uint8)[576:592].tolist() == bytes_.tolist()
-    assert out[148:164].tolist() == bytes_.view(np.int8).astype(np.float32).tolist()
     half = a[:8] + a[8:]
     half = half[:4] + half[4:]
     half = half[:2] + half[2:]
