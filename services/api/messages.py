@@ -263,7 +263,6 @@ class ProposeItem(Message, frozen=True):
     prediction: list[int] = []
     corpora: list[str] | None = None
     learn: bool = True
-    trees: bool = False  # the draft may be a tree
 
 
 class Ended(Message, frozen=True):

@@ -115,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("draft_model", "", "Hugging Face folder or hub id of a draft model or head, which method auto uses, too; own: the model's own folder, for mtp (its default); empty: the head that comes with specmesh, if there is one for the model; none: no head", roles="worker"),
     _row("num_model_steps", 0, "Maximum number of tokens that a head or draft model drafts at once; 0: as many as the draft may have, and with method auto twice its default length", low=0, high=64, roles="worker"),
     _row("draft_dtype", "auto", "dtype of the draft model or head; auto: int8 where compiled loops run a model in bfloat16, else that of the model", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
-    _row("draft_trees", False, "Drafts may be trees, with several tokens for one position, in requests that don't set it; always on for auto with a head", roles="worker"),
+    _row("draft_trees", False, "Drafts of a head may be trees, with several tokens for one position, in requests that don't set it; always on for auto", roles="worker"),
     _row("draft_tree_shape", "", "Fixed shape of the trees of heads: a JSON list of paths, each of ranks, such as [[0], [1], [0, 0]]; empty: the most probable tokens", roles="worker"),
     _row("num_speculative_tokens", -1, f"Maximum draft length in tokens; -1: 48 for auto, 8 for text drafters, {lengths_of_heads()}", low=-1, high=64),
     _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),

@@ -136,8 +136,7 @@ class ProposerActor(Actor):
             self._metrics.failed("unknown_method")
             return NO_DRAFTS
         requests = [
-            DraftRequest(sequence.text, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, item.trees)
-            for sequence, item in group
+            DraftRequest(sequence.text, min(item.budget, MAX_DRAFT_TOKENS), item.ahead) for sequence, item in group
         ]
         try:
             found = [

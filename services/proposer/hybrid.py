@@ -44,14 +44,12 @@ class HybridDrafter:
                 max(drafts, key=expected_tokens)
                 for drafts in zip(first.draft(requests), then.draft(requests), strict=True)
             ]
-        # A tree can't be continued.
-        drafts = first.draft([replace(request, tree=False) for request in requests])
+        drafts = first.draft(requests)
         rest = [
             replace(
                 request,
                 budget=min(request.budget, MAX_DRAFT_TOKENS) - len(draft.tokens),
                 ahead=[*request.ahead, *draft.tokens],
-                tree=False,
             )
             for request, draft in zip(requests, drafts, strict=True)
         ]

@@ -31,7 +31,6 @@ ASKED: list[dict[str, Any]] = [
 ]
 SAMPLINGS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.95}]
 BUDGETS = [6, 0, 17, 1]
-TREES = {"method": "ngram", "trees": True}
 # Of the marker, which this model spells in several tokens.
 MOST_OF_MARKER = 5
 
@@ -104,7 +103,9 @@ def check(body: dict[str, Any], told: Told) -> None:
             assert content and "think>" not in content
 
 
-@pytest.mark.parametrize("methods", [[{}], pytest.param([{"method": "suffix"}, TREES], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "methods", [[{}], pytest.param([{"method": "suffix"}, {"method": "ngram"}], marks=pytest.mark.slow)]
+)
 def test_a_budget_holds_with_every_form_and_drafts_change_no_character(
     thinking_mesh: RunningMesh, methods: list[dict[str, Any]]
 ) -> None:

@@ -107,7 +107,7 @@ def test_every_answer_has_its_form_and_drafts_change_no_character(real_mesh: Run
         for text, end in zip(told.texts, told.ends, strict=True):
             assert end == "length" or has_form(body, text), (body, text)
     assert sum(end == "stop" for told in off for end in told.ends) > len(off) // 2
-    for method in ({}, {"method": "suffix"}, {"method": "ngram", "trees": True}):
+    for method in ({}, {"method": "suffix"}, {"method": "ngram"}):
         on = tell_all(real_mesh, asked, 12, **method)
         assert [(each.texts, each.ends) for each in on] == [(each.texts, each.ends) for each in off]
         # Names of a schema, and the text of a grammar, leave no choice.

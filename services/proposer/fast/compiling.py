@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernels.cpu_cache import on_disk
-from services.api.drafter import Draft, Text
-from services.proposer.fast.drafting import branches
+from services.api.drafter import Text
 from services.proposer.fast.drafting.step import step
 from services.proposer.fast.namespaces import FastNamespaces
 from services.proposer.fast.texts import FastTexts
@@ -57,7 +56,6 @@ def _compile() -> None:
     try:
         texts = FastTexts(FastNamespaces(4, 1000, most=1), TextOptions(depth=4))
         texts.take_in([Text(1, array("i", [1, 2, 1]))])
-        branches.grown(Draft([1], confidence=[0.5]), [], [])
     # The plain drafters draft then.
     except Exception:
         log.exception("the drafting loops can't be compiled: drafting stays slow")

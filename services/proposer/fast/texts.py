@@ -19,12 +19,12 @@ import numpy.typing as npt
 from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
 from services.api.settings import Settings
 from services.proposer.fast.automaton.automaton import FastAutomaton
-from services.proposer.fast.drafting import branches, chances, records
+from services.proposer.fast.drafting import chances, records
 from services.proposer.fast.drafting.step import BLENDED, step
 from services.proposer.fast.namespaces import FastNamespace, FastNamespaces
 from services.proposer.native import Records
 from services.proposer.plain.guess import DraftRule
-from services.proposer.plain.rates import CORPUS, OWN, SOURCES
+from services.proposer.plain.rates import CORPUS, SOURCES
 from services.proposer.plain.texts import PlainMethod, TextOptions, shared_out
 
 # The most tokens that one call takes in: about a millisecond.
@@ -80,12 +80,7 @@ class FastTexts:
         sources = sum(_BIT[source] for source in method.sources) | (BLENDED if method.is_blended else 0)
         rows = self._step(requests, sources, method.rule)
         counts = self._answers["count"][: len(rows)].tolist()
-        drafts = [self._draft(at, rows[at], count) if count else NO_DRAFT for at, count in enumerate(counts)]
-        if OWN in method.sources:
-            for at, request in enumerate(requests):
-                if request.tree and counts[at]:
-                    drafts[at] = branches.grown(drafts[at], self._followers(rows[at]), request.ahead)
-        return drafts
+        return [self._draft(at, rows[at], count) if count else NO_DRAFT for at, count in enumerate(counts)]
 
     def take_in(self, texts: Sequence[Text]) -> None:
         """New tokens, of long texts a slice; no drafts are made."""
@@ -153,14 +148,6 @@ class FastTexts:
             source = f"{source}:{row.corpora[answer['which']]}"
         tokens, shares = answer["tokens"][:count].tolist(), answer["shares"][:count].tolist()
         return Draft(tokens, source, int(answer["matched"]), [], shares)
-
-    def _followers(self, held: _Row) -> list[int]:
-        """Addresses of the automata's followers that have read the text to its end."""
-        row, fields = self._rows[held.number], ["own"]
-        if held.namespace is not None and 0 < row["reads"] == held.namespace.record["serial"]:
-            fields += ["reader"] if row["read"] == len(held.text.tokens) else []
-        base = int(self._rows.ctypes.data) + held.number * records.ROW.itemsize
-        return [base + records.ROW.fields[each][1] for each in fields]  # type: ignore[index]
 
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most

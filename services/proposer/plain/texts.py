@@ -18,10 +18,9 @@ from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, DraftRequest
 from services.api.methods import PLAIN
 from services.api.settings import Settings
 from services.proposer.plain.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
-from services.proposer.plain.branches import grown
 from services.proposer.plain.guess import DraftRule, Guess
 from services.proposer.plain.namespaces import Namespace, Namespaces
-from services.proposer.plain.rates import OWN, SourceRates
+from services.proposer.plain.rates import SourceRates
 from services.proposer.segments.segment import Segment
 
 # The most tokens that one call takes in: some milliseconds.
@@ -154,11 +153,7 @@ class Texts:
         guess = method.guess(followed, request.ahead, longest)
         if not guess.tokens:
             return NO_DRAFT
-        draft = Draft(guess.tokens, guess.source, guess.matched, [], list(guess.shares))
-        if request.tree and OWN in method.sources:
-            readers = [each for each in (followed.writer, followed.reader) if each is not None]
-            return grown(draft, readers, request.ahead)
-        return draft
+        return Draft(guess.tokens, guess.source, guess.matched, [], list(guess.shares))
 
     def take_in(self, texts: Sequence[Text]) -> None:
         """New tokens, of long texts a slice. All are learned by their namespaces before any goes on."""

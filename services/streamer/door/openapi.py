@@ -134,7 +134,7 @@ SPECULATION: Schema = {
         },
         "trees": {
             "type": "boolean",
-            "description": "Drafts may be trees, with several tokens for one position. Default: the server's choice",
+            "description": "A head may draft trees, with several tokens for one position. Default: the server's choice",
         },
         "corpus": {**NAMED, "description": "The corpus to draft from. Default: all of the namespace"},
         "corpora": {

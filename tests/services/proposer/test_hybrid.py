@@ -104,10 +104,10 @@ def test_any_two_drafters_can_be_joined_and_both_hear_of_what_was_committed() ->
     first, then = Fixed([1, 2], probs=True), Fixed([3, 4, 5], probs=True)
     both = HybridDrafter(first, then, "continue")
     assert both.needs is Needs.FEATURES and both.gives_probs
-    [draft] = both.draft([DraftRequest(view(1, [9]), 4, ahead=[8], tree=True)])
+    [draft] = both.draft([DraftRequest(view(1, [9]), 4, ahead=[8])])
     assert draft.tokens == [1, 2, 3, 4] and draft.probs.argmax(1).tolist() == [1, 2, 3, 4]
     [asked] = then.requests
-    assert (asked.budget, asked.ahead, asked.tree) == (2, [8, 1, 2], False)
+    assert (asked.budget, asked.ahead) == (2, [8, 1, 2])
     both.commit([result := Committed(1, 1, [1, 2])])
     both.forget([1])
     assert first.committed == then.committed == [result] and first.forgotten == then.forgotten == [1]

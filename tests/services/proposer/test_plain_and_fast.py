@@ -116,7 +116,7 @@ class Speaker:
             answer = edited(answer, chance)
         elif kind == "repeat":
             answer = repetitive(chance)
-        self.rest, self.tree = answer, chance.random() < 0.3
+        self.rest = answer
         self.text = Text(
             number, array("i", prompt), len(prompt), array("i", prediction), chance.choice(("", "a", "a", "b", "c")),
             chance.choice((None, None, [], ["answers", "unknown"])), chance.random() < 0.9,
@@ -126,7 +126,7 @@ class Speaker:
         ahead = self.rest[: chance.choice((0, 0, 0, 1, 4))]
         if ahead and chance.random() < 0.2:
             ahead[-1] = chance.randrange(49_000)
-        return DraftRequest(self.text, chance.choice((0, 1, 8, 16, 64)), ahead, self.tree)
+        return DraftRequest(self.text, chance.choice((0, 1, 8, 16, 64)), ahead)
 
     def speak(self, chance: random.Random) -> None:
         count = chance.choice((0, 1, 1, 2, 5))

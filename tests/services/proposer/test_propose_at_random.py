@@ -16,7 +16,7 @@ from asking import index
 from prometheus_client import CollectorRegistry
 
 from mesh.errors import Refuse
-from services.api.drafter import MAX_DRAFT_TOKENS, DraftRequest, Text
+from services.api.drafter import DraftRequest, Text
 from services.api.drafts import unpack
 from services.api.messages import Ended, Propose, ProposeItem
 from services.api.settings import Settings
@@ -70,7 +70,6 @@ class Worker:
             prediction=self.some(chance.choice((0, 0, 1, 2, 300))),
             corpora=chance.choice((None, [], ["c"], ["c", "unknown"])),
             learn=chance.random() < 0.8,
-            trees=chance.random() < 0.3,
         )
 
     def end(self, number: int) -> Ended:
@@ -122,9 +121,7 @@ def play(seed: int, rounds: int) -> int:
             budgets = {item.sequence_id: item.budget for item in message.items}
             assert answer.step == step and set(answer.unknown) <= budgets.keys()
             for placed in unpack(answer.drafts):
-                # A tree is as deep as the budget, and broader.
-                most = MAX_DRAFT_TOKENS if placed.draft.parents else budgets[placed.sequence_id]
-                assert 0 < len(placed.draft.tokens) <= most
+                assert 0 < len(placed.draft.tokens) <= budgets[placed.sequence_id]
                 drafts += 1
             actor._index.refresh()
             actor._index.work()

@@ -28,4 +28,4 @@ FIRST_BUCKETS = 16
 # So that few buckets have more than one entry.
 BUCKETS_AN_ENTRY = 2
 
-state_at, entry_at, automaton_at, follower_at = map(pointer_to, (STATE, ENTRY, AUTOMATON, FOLLOWER))
+state_at, entry_at, automaton_at = map(pointer_to, (STATE, ENTRY, AUTOMATON))

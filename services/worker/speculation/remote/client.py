@@ -272,8 +272,6 @@ class ProposerClient:
             budget=ask.budget,
             method=sequence.method,
             ahead=ask.ahead,
-            # A tree of the head has room for little more than the best path of text.
-            trees=sequence.trees and not sequence.drafter,
         )
         if confirmed:
             return item

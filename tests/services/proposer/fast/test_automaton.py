@@ -11,8 +11,10 @@ from automaton_problems import problems, transitions
 
 from services.proposer.fast.automaton import loops
 from services.proposer.fast.automaton.automaton import FastAutomaton
-from services.proposer.fast.automaton.records import FOLLOWER, follower_at
-from services.proposer.native import Record, carray, ints_at, kept
+from services.proposer.fast.automaton.records import FOLLOWER
+from services.proposer.native import Record, carray, ints_at, kept, pointer_to
+
+follower_at = pointer_to(FOLLOWER)
 
 
 def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:

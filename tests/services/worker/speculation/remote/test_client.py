@@ -86,7 +86,7 @@ class World:
 
 def text_of(sequence_id: int, text: list[int], **fields: Any) -> Any:
     generate = replace(request(text[:3]), **fields)
-    told = {"prompt_tokens": 3, "method": "ngram", "trees": False, "generate": generate}
+    told = {"prompt_tokens": 3, "method": "ngram", "generate": generate}
     return SimpleNamespace(sequence_id=sequence_id, token_ids=text, **told)
 
 

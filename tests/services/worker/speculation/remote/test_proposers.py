@@ -66,7 +66,7 @@ def sequence(sequence_id: int, namespace: str) -> Any:
     generate = Generate(
         request_id="r", attempt=0, token_ids=[1, 2], prompt_tokens=2, sampling=Sampling(), namespace=namespace
     )
-    fields = {"prompt_tokens": 2, "method": "ngram", "trees": False, "drafter": ""}
+    fields = {"prompt_tokens": 2, "method": "ngram", "drafter": ""}
     return SimpleNamespace(sequence_id=sequence_id, token_ids=[1, 2, 3], generate=generate, **fields)
 
 
