@@ -150,15 +150,15 @@ def messages() -> str:
         parts.append(f"### {title}\n")
         for name in names:
             struct = getattr(module, name)
-            parts += [_message(part, "a map", _dataclass_fields(part)) for part in dataclasses_in(struct)]
-            parts.append(_message(struct, f"`{kinds[name]}`" if name in kinds else "a part", _fields(struct)))
+            parts += [_message(part, "a map") for part in dataclasses_in(struct)]
+            parts.append(_message(struct, f"`{kinds[name]}`" if name in kinds else "a part"))
     return "\n".join(parts)
 
 
-def _message(struct: type, what: str, fields: Iterator[str]) -> str:
-    said = f"**{struct.__name__}** ({what}). {_doc(struct)}".rstrip()
-    listed = ", ".join(fields)
-    return f"{said}\n\n`{listed}`\n" if listed else f"{said}\n"
+def _message(struct: type, what: str) -> str:
+    """With the first sentence that the code says of it."""
+    first, end, _ = _doc(struct).partition(". ")
+    return f"**{struct.__name__}** ({what}). {first}{end}".rstrip() + "\n"
 
 
 def sections(source: str) -> list[tuple[str, list[str]]]:
@@ -177,24 +177,6 @@ def dataclasses_in(struct: Any) -> list[type]:
     hints = typing.get_type_hints(struct)
     found = [each for hint in hints.values() for each in (hint, *typing.get_args(hint))]
     return [each for each in found if isinstance(each, type) and dataclasses.is_dataclass(each)]
-
-
-def _dataclass_fields(part: Any) -> Iterator[str]:
-    for each in dataclasses.fields(part):
-        make = each.default_factory
-        default = each.default if make is dataclasses.MISSING else make()
-        yield _field(each.name, each.type, default, dataclasses.MISSING)
-
-
-def _field(name: str, kind: object, default: object, missing: object) -> str:
-    """As in a signature, in few words: a part that is as it is made says only its name."""
-    if default is missing:
-        said = ""
-    elif dataclasses.is_dataclass(default) or hasattr(default, "__struct_fields__"):
-        said = f"={type(default).__name__}()"
-    else:
-        said = f"={default!r}"
-    return f"{name}: {str(kind).replace(' | ', '|').replace(', ', ',')}{said}"
 
 
 def request_fields() -> str:
@@ -224,15 +206,6 @@ def embedding_fields() -> str:
 
 def _one_of(schema: dict[str, Any]) -> str:
     return f"one of {', '.join(schema['enum'])}" if "enum" in schema else str(schema["type"])
-
-
-def _fields(struct: Any) -> Iterator[str]:
-    import msgspec
-
-    for each in msgspec.structs.fields(struct):
-        made = each.default_factory is not msgspec.NODEFAULT
-        default = each.default_factory() if made else each.default
-        yield _field(each.name, struct.__annotations__[each.name], default, msgspec.NODEFAULT)
 
 
 def _doc(struct: Any) -> str:
