@@ -25,7 +25,6 @@ class TokenizerMetrics:
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._tokens = Counter("specmesh:tokenizer_prompt_tokens", "Prompt tokens encoded", registry=registry)
         self._refusals = Counter(
             "specmesh:tokenizer_refused", "Requests refused, by reason", ["reason"], registry=registry
         )
@@ -62,7 +61,6 @@ class TokenizerMetrics:
             self._seconds.labels(name).observe(self._clock.now() - started)
 
     def prompt_tokens(self, count: int) -> None:
-        self._tokens.inc(count)
         self.tokens += count
 
     def refused(self, reason: str) -> None:

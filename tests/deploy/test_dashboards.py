@@ -24,9 +24,6 @@ ALERTS: list[dict[str, Any]] = [
 # Said by no panel and no rule, and why.
 UNSEEN = {
     "specmesh:engine_info": "read when an answer differs, as docs/operate/runbook.md says",
-    "specmesh:audit_tokens": "the audit's results are shown; its tokens tell a reader nothing more",
-    "specmesh:audit_waiting": "at most 64, and 0 once the mesh was idle for a while",
-    "specmesh:tokenizer_prompt_tokens": "the target's prompt tokens are the same ones",
     "specmesh:ranks": "a setting of the worker, which doesn't change while it runs",
 }
 

@@ -170,11 +170,7 @@ class AuditCounts(Collector):
             for result in RESULTS:
                 replays.add_metric([self._model_name, method, result], audit.results.get((method, result), 0))
             off.add_metric([self._model_name, method], float(method in audit.switched_off))
-        tokens = CounterMetricFamily("specmesh:audit_tokens", "Tokens compared by the audit", labels=["model_name"])
-        tokens.add_metric([self._model_name], audit.compared_tokens)
-        waiting = GaugeMetricFamily("specmesh:audit_waiting", "Requests waiting to be audited", labels=["model_name"])
-        waiting.add_metric([self._model_name], audit.waiting)
-        yield from (replays, tokens, waiting, off)
+        yield from (replays, off)
 
 
 class RequestTimes:
