@@ -22,7 +22,6 @@ from models.plain.decoder import PlainExecutor
 from models.weights import Weights
 from services.api.drafter import Draft
 from services.api.prompt_logprobs import PromptLogprob, unpack
-from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
 from services.worker.running import prompt_logprobs
 from services.worker.running.load_torch_model import Wanted, load_torch_model
@@ -109,14 +108,6 @@ TEXT = (
     "The keeper of the lighthouse climbs one hundred and forty steps every evening. He lights the lamp, winds the "
     "clockwork and writes the weather into a book: wind from the north-west, sea moderate, visibility good. "
 )
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    from models.sources import ensure_model
-
-    settings = Settings.for_tests()
-    return ensure_model(settings.model, cache_dir(settings))
 
 
 @pytest.fixture(scope="module")

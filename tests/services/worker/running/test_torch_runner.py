@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from services.api.drafter import Draft
 from services.api.messages import Generate
-from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
@@ -36,14 +35,6 @@ PROMPTS = (
     "1 + 1 = 2\n2 + 2 = 4\n3 + 3 =",
     "The quick brown fox jumps over the lazy dog. The quick brown fox",
 )
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    from models.sources import ensure_model
-
-    settings = Settings.for_tests()
-    return ensure_model(settings.model, cache_dir(settings))
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "int8", pytest.param("float32", marks=pytest.mark.slow)])
