@@ -1,7 +1,5 @@
-"""The mesh alone: all four processes with the mock engine at zero latency, loaded over HTTP from outside.
-
-throughput   64 streams, with and without drafts: tokens/s
-soak         the same for minutes, resident memory sampled: it must be flat (`--soak 300`)
+"""The mesh alone: all four processes with the mock engine at zero latency, loaded over HTTP from outside by 64 streams,
+with and without drafts.
 
 The harness and the mesh share the cores, as the bar of 20 000 tokens/s on 2 cores means it.
 """
@@ -10,29 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.running_mesh import ROOT, RunningMesh, resident_mb, running_mesh
 from bench.shown import Shown
 
-HELP = "tokens/s through the whole mesh (mock engine), memory under load"
+HELP = "tokens/s through the whole mesh (mock engine)"
 BAR_TOKENS = 20_000
-# Allocators breathe: this much more at the end of a soak than after its first fifth is still flat.
-FLAT_MB = 8.0
-
 SHOWN = (
     Shown("The mesh alone", "throughput_*",
           {"tokens_per_s": "tokens/s", "ttft_ms>p50": "first token p50, ms", "ttft_ms>p99": "p99",
            "itl_ms>p50": "between chunks p50, ms", "itl_ms>p99": "p99"},
           "All four processes with the mock engine at zero latency, 64 streams over HTTP from the same cores."),
-    Shown("Memory under load, MB grown", "soak>memory_growth_mb"),
 )  # fmt: skip
 
 
@@ -41,8 +32,6 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each throughput run")
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--acceptance", type=float, default=0.6, help="of the mock engine")
-    parser.add_argument("--soak", type=float, default=0.0, help="seconds; the bar is set for 300")
-    parser.add_argument("--only", choices=("throughput", "soak"), help="one part")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -50,10 +39,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"missed": []}
     with running_mesh(engine="mock", mock_profile=profile, max_waiting=4 * options.streams) as mesh:
         _load(mesh, options, requests=options.streams)  # warm
-        if options.only in (None, "throughput"):
-            _throughput(mesh, options, figures)
-        if options.soak or options.only == "soak":
-            _soak(mesh, options, figures)
+        _throughput(mesh, options, figures)
         figures["resident_mb"] = {role: round(resident_mb(pid), 1) for role, pid in mesh.processes().items()}
     return figures
 
@@ -66,25 +52,6 @@ def _throughput(mesh: RunningMesh, options: argparse.Namespace, figures: dict[st
             figures["missed"].append(f"{method}: failed {run['errors']}")
         if run["tokens_per_s"] < BAR_TOKENS:
             figures["missed"].append(f"{method}: {run['tokens_per_s']:.0f} tokens/s, the bar is {BAR_TOKENS}")
-
-
-def _soak(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Growth: the median of the last fifth minus that of the second; the first one fills caches and pools."""
-    pids, samples = mesh.processes(), dict[str, list[float]]()
-    with ThreadPoolExecutor(1) as beside:
-        load = beside.submit(_load, mesh, options, duration=options.soak or 300.0)
-        while not load.done():
-            time.sleep(1.0)
-            for role, pid in pids.items():
-                samples.setdefault(role, []).append(resident_mb(pid))
-    grown = {role: round(growth(seen), 2) for role, seen in samples.items()}
-    figures["soak"] = {**load.result(), "memory_growth_mb": grown}
-    figures["missed"] += [f"{role} grew by {mb:.1f} MB during the soak" for role, mb in grown.items() if mb > FLAT_MB]
-
-
-def growth(samples: list[float]) -> float:
-    fifth = max(1, len(samples) // 5)
-    return statistics.median(samples[-fifth:]) - statistics.median(samples[fifth : 2 * fifth] or samples[:1])
 
 
 def _load(
