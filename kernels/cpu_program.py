@@ -38,16 +38,15 @@ from kernels.cpu_cache import kept_on_disk
 
 # Words of a step, which every op is given the address of: what changes from one forward to the next.
 ROWS, TOKENS, POSITIONS, SLOTS, TABLES, TABLE_WIDTH, TILES, TILE_COUNT, WANTED, WANTED_COUNT = range(10)
-# Of trees of guesses (0: there are none): a row sees places 0 .. SEEN - 1 [R] int32 of its sequence, and place
-# SEEN + i for every bit i of TREE [R] int64, the highest of which is the row's own.
-SEEN, TREE = 10, 11
+# Of blocks (0: there are none): a row sees places 0 .. SEEN - 1 [R] int32 of its sequence.
+SEEN = 10
 # Of branches with pages of their own: pairs of pages (from, to) [FORK_COUNT, 2] int32, copied before anything is
 # stored, and rows [ALSO_COUNT] int32 that are also stored in a second slot [ALSO_COUNT] int64.
-FORKS, FORK_COUNT, ALSO_ROWS, ALSO_SLOTS, ALSO_COUNT = range(12, 17)
+FORKS, FORK_COUNT, ALSO_ROWS, ALSO_SLOTS, ALSO_COUNT = range(11, 16)
 # For taps: where the features of each row go, [R] int32.
-FEATURE_ROWS = 17
+FEATURE_ROWS = 16
 # Of delta nets: what of each sequence is run, [STATE_COUNT, columns] int32 (kernels/delta_rule/table.py).
-STATES, STATE_COUNT = 18, 19
+STATES, STATE_COUNT = 17, 18
 STEP_WORDS = 32
 
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)

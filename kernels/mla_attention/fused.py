@@ -36,10 +36,10 @@ JOINED = 8
 
 @triton.jit(do_not_specialize=["width"])
 def attend_kernel(
-    queries, latents, tables, positions, seen, tree, counts, items, item_rows, row_slots, joins,
+    queries, latents, tables, positions, counts, items, item_rows, row_slots, joins,
     out, partial_sums, partial_maxima, partial_totals, arrived, waiting, scale, width,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, TREE: tl.constexpr,
+    SPLIT: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, TURNED: tl.constexpr, ITEM: tl.constexpr,
     JOIN: tl.constexpr, R: tl.constexpr, H: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -64,12 +64,7 @@ def attend_kernel(
             present = (m < rows * GROUP) & (head < HEADS)
             row = tl.load(item_rows + first + m // GROUP, mask=present, other=0)
             position = tl.load(positions + row, mask=present, other=0)
-            if TREE:
-                until = tl.load(seen + row, mask=present, other=0)
-                bits = tl.load(tree + row, mask=present, other=0)
-            else:
-                until = tl.where(present, position + 1, 0)
-                bits = until
+            until = tl.where(present, position + 1, 0)
             at = (row.to(tl.int64) * HEADS + head)[:, None]
             whole = present[:, None] & (d < LATENT)[None, :]
             edge = present[:, None] & (e < ROPE)[None, :]
@@ -93,7 +88,7 @@ def attend_kernel(
                     key = tl.load(kept + LATENT + e[None, :], mask=held[:, None] & (e < ROPE)[None, :], other=0.0)
                     scores = tl.dot(query, tl.trans(latent), input_precision="ieee")
                     scores = tl.dot(turned, tl.trans(key), scores, input_precision="ieee") * scale
-                    visible = sees(place, position, until, bits, 0, TREE)
+                    visible = sees(place, until, 0)
                     scores = tl.where(visible, scores, -float("inf"))
                     weights, shrink, split_maximum, split_total = step(scores, split_maximum, split_total)
                     weights = weights.to(latent.dtype)
@@ -142,13 +137,13 @@ def _group(heads: int, chosen: FusedShape) -> int:
     return min(heads, chosen.m, HEADS_AT_ONCE)
 
 
-def sizes(queries: torch.Tensor, latent_dim: int, slots: int, trees: bool = False, split: int = SPLIT) -> Sizes:
+def sizes(queries: torch.Tensor, latent_dim: int, slots: int, split: int = SPLIT) -> Sizes:
     """What a plan for these tensors must keep to. queries [R, heads, latent + rope]."""
     heads = queries.shape[1]
     chosen = shape(latent_dim, heads, queries.dtype, architecture(queries.device))
     group = _group(heads, chosen)
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
-    return Sizes(chosen.m // group, group, ceil_div(heads, group), split, programs, slots, 0, trees)
+    return Sizes(chosen.m // group, group, ceil_div(heads, group), split, programs, slots)
 
 
 @dataclass(slots=True)
@@ -176,19 +171,15 @@ def attend_planned(
     partials: Partials,
     waiting: Waiting,
     out: torch.Tensor,  # [R, heads, latent]: rows of the plan are written
-    seen: torch.Tensor | None = None,  # of trees, as in paged_attention
-    tree: torch.Tensor | None = None,
     split: int = SPLIT,
 ) -> None:
     """Allocates nothing and reads nothing back: can be captured in a CUDA graph."""
     assert all(tensor.is_contiguous() for tensor in (queries, latents, tables, out))
-    assert (seen is None) == (tree is None)
     heads, kept = queries.shape[1:]
     chosen = shape(latent_dim, heads, queries.dtype, architecture(queries.device))
-    constants = _constants(heads, latent_dim, kept - latent_dim, latents.shape[1], split, tree is not None, chosen)
+    constants = _constants(heads, latent_dim, kept - latent_dim, latents.shape[1], split, chosen)
     launch(
         attend_kernel, (len(waiting.sums),), queries, latents, tables, positions,
-        positions if seen is None else seen, positions if tree is None else tree,
         work.counts, work.items, work.item_rows, work.row_slots, work.joins,
         out, partials.sums, partials.maxima, partials.totals, partials.arrived, waiting.sums,
         scale * LOG2_E, tables.shape[1],
@@ -228,12 +219,12 @@ def attend(
 
 
 def _constants(
-    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, tree: bool, chosen: FusedShape
+    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, chosen: FusedShape
 ) -> dict[str, object]:
     assert split % chosen.n == 0
     return {
         "HEADS": heads, "GROUP": _group(heads, chosen), "LATENT": latent_dim, "ROPE": rope, "PAGE": page_tokens,
-        "SPLIT": split, "TREE": tree,
+        "SPLIT": split,
         "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(latent_dim, 16), "TURNED": power_of_two(rope, 16),
         "ITEM": ITEM, **joined(_group(heads, chosen), JOINED, latent_dim),
     }  # fmt: skip
@@ -241,20 +232,20 @@ def _constants(
 
 def compilations(arch: int) -> Iterator[Compilation]:
     """Shapes of DeepSeek-V3 and of its smaller sister with 16 heads."""
-    for name, dtype, heads, tree in (
-        ("deepseek-v3", torch.bfloat16, 128, False),
-        ("deepseek-v2-lite trees", torch.float16, 16, True),
-        ("float32", torch.float32, 16, False),
+    for name, dtype, heads in (
+        ("deepseek-v3", torch.bfloat16, 128),
+        ("deepseek-v2-lite", torch.float16, 16),
+        ("float32", torch.float32, 16),
     ):
         chosen = shape(512, heads, dtype, arch)
-        constants = _constants(heads, 512, 64, 16, SPLIT, tree, chosen)
+        constants = _constants(heads, 512, 64, 16, SPLIT, chosen)
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
-        types = dict.fromkeys(("queries", "latents", "out"), kind) | _TYPES | {"tree": "*i64" if tree else "*i32"}
+        types = dict.fromkeys(("queries", "latents", "out"), kind) | _TYPES
         signature = signature_of(attend_kernel, types, constants)
         yield Compilation(f"latent attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
 
 
-_TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
+_TYPES = dict.fromkeys(("tables", "positions", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
 _TYPES["arrived"] = "*i32"
 _TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals", "waiting"), "*fp32")
 _TYPES |= {"scale": "fp32", "width": "i32"}

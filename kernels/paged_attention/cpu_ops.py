@@ -34,18 +34,16 @@ from kernels.cpu_program import (
     TABLES,
     TILE_COUNT,
     TILES,
-    TREE,
     Op,
     aligned,
     op,
     op_chunks,
 )
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_f32, store_i32, word
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_i32, word
 from kernels.paged_attention import cpu_rotate
 from kernels.paged_attention.cpu_products import (
     BFLOAT16,
     FLOAT32,
-    UNSEEN,
     VECTOR_BYTES,
     Numbers,
     compiled_for,
@@ -76,23 +74,10 @@ def _vectors(columns: int) -> int:
 
 @numba.njit
 def _place(step, row):
-    """Where a row's own key is in its sequence. Of a guess in a tree that isn't its position."""
-    if word(step, TREE) == 0:
+    """The last place that a row sees: its own, or in a block another one."""
+    if word(step, SEEN) == 0:
         return np.int64(load_i32(word(step, POSITIONS), row))
-    bits, place = word(word(step, TREE), row), np.int64(load_i32(word(step, SEEN), row)) - 1
-    # The sign must not stay: 64 guesses use every bit.
-    while bits != 0:
-        bits, place = (bits >> 1) & 0x7FFFFFFFFFFFFFFF, place + 1
-    return place
-
-
-@numba.njit
-def _hide_others(step, row, scores, base, end):
-    """Hide the guesses that don't lead to the row's own. Scores of places base .. base + end - 1."""
-    bits, seen = word(word(step, TREE), row), np.int64(load_i32(word(step, SEEN), row)) - base
-    for i in range(max(-seen, 0), min(64, end - seen)):
-        if (bits >> i) & 1 == 0:
-            store_f32(scores, seen + i, UNSEEN)
+    return np.int64(load_i32(word(step, SEEN), row)) - 1
 
 
 @numba.njit
@@ -159,10 +144,10 @@ def _make_attend(numbers: Numbers) -> Any:
             column += columns
 
     @compiled_for(numbers.name, inline="always")
-    def attend_rows(args, step, first_row, table, kv_head, base, first, rows, group, at, queries, scores, to):
+    def attend_rows(args, table, kv_head, base, first, rows, group, at, queries, scores, to):
         """`rows` query rows against the split that begins at position `base`: sums, maxima and totals go to `to`.
 
-        Query row i is head i % group of row first_row + i // group, which is at place at + i // group.
+        Query row i is head i % group of a row that is at place at + i // group.
         """
         head_dim, page_tokens = word(args, HEAD_DIM), word(args, PAGE_TOKENS)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
@@ -199,8 +184,6 @@ def _make_attend(numbers: Numbers) -> Any:
                 hide(row + vector * VECTOR_BYTES, vector * LANES, lowest, position)
             for vector in range(max((position + 1) // LANES, from_vector), to_vector):
                 hide(row + vector * VECTOR_BYTES, vector * LANES, lowest, position)
-            if word(step, TREE) != 0:
-                _hide_others(step, first_row + (first + i) // group, row, base, end)
             softmax(row, from_vector, to_vector, to + i * stride + value_columns * 4)
         in_last = end - (to_page - 1) * page_tokens
         mask = 0xFFFF if in_last % pair else -1
@@ -259,9 +242,7 @@ def _make_attend(numbers: Numbers) -> Any:
                 if index < low or index > (at + (first + block - 1) // group) // split:
                     continue
                 to = state + first * stride if alone or index == low else partial
-                attend_rows(
-                    args, step, first_row, table, kv_head, index * split, first, block, group, at, queries, scores, to
-                )  # fmt: skip
+                attend_rows(args, table, kv_head, index * split, first, block, group, at, queries, scores, to)
                 if to == partial:
                     for i in range(block):
                         merge(state + (first + i) * stride, partial + i * stride, value_columns // LANES)

@@ -59,15 +59,11 @@ def step(scores, maximum, total):
 
 
 @triton.jit
-def sees(place, position, seen, bits, WINDOW: tl.constexpr, TREE: tl.constexpr):
-    """[rows, places]: which places each row looks at."""
-    visible = place[None, :] < seen[:, None]
+def sees(place, until, WINDOW: tl.constexpr):
+    """[rows, places]: which places each row looks at: those before `until`, or the last WINDOW of them."""
+    visible = place[None, :] < until[:, None]
     if WINDOW > 0:
-        visible = visible & (place[None, :] > position[:, None] - WINDOW)
-    if TREE:
-        behind = place[None, :] - seen[:, None]
-        bit = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 63).to(tl.int64)) & 1
-        visible = visible | ((behind >= 0) & (behind < 64) & (bit == 1))
+        visible = visible & (place[None, :] >= until[:, None] - WINDOW)
     return visible
 
 
@@ -137,10 +133,10 @@ def join_last(
 
 @triton.jit(do_not_specialize=["width"])
 def attend_kernel(
-    queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots, joins,
+    queries, keys, values, tables, positions, counts, items, item_rows, row_slots, joins,
     out, partial_sums, partial_maxima, partial_totals, arrived, sinks, scale, width,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, TREE: tl.constexpr, SINKS: tl.constexpr,
+    WINDOW: tl.constexpr, SINKS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, ITEM: tl.constexpr, JOIN: tl.constexpr,
     R: tl.constexpr, H: tl.constexpr, AT_ONCE: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
@@ -166,12 +162,7 @@ def attend_kernel(
             head = kv_head * GROUP + m % GROUP
             position = tl.load(positions + row, mask=present, other=0)
             # What is no row sees nothing.
-            if TREE:
-                until = tl.load(seen + row, mask=present, other=0)
-                bits = tl.load(tree + row, mask=present, other=0)
-            else:
-                until = tl.where(present, position + 1, 0)
-                bits = until
+            until = tl.where(present, position + 1, 0)
             at = (row.to(tl.int64) * HEADS + head) * D
             whole = present[:, None] & (d < D)[None, :]
             query = tl.load(queries + at[:, None] + d[None, :], mask=whole, other=0.0)
@@ -221,7 +212,7 @@ def attend_kernel(
                         new = start % SPLIT == 0
                         maximum, total, sums = join(new, maximum, total, sums, split_maximum, split_total, split_sums)
                         split_maximum = tl.where(new, -float("inf"), split_maximum)
-                    visible = sees(n, position - start, until - start, bits, WINDOW, TREE)
+                    visible = sees(n, until - start, WINDOW)
                     scores = tl.where(visible, scores, -float("inf"))
                     weights, shrink, split_maximum, split_total = step(scores, split_maximum, split_total)
                     weights = weights.to(value.dtype)
@@ -278,7 +269,7 @@ def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> FusedShap
 
 
 def sizes(
-    queries: torch.Tensor, keys: torch.Tensor, slots: int, window: int = 0, trees: bool = False, split: int = 0,
+    queries: torch.Tensor, keys: torch.Tensor, slots: int, window: int = 0, split: int = 0,
     chosen: FusedShape | None = None,
 ) -> Sizes:  # fmt: skip
     """What a plan for these tensors must keep to. queries [R, heads, D], keys [pages, kv_heads, page_tokens, D]."""
@@ -287,7 +278,7 @@ def sizes(
     chosen = chosen or shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
     group = heads // kv_heads
-    return Sizes(chosen.m // group, group, kv_heads, split or chosen.split, programs, slots, window, trees)
+    return Sizes(chosen.m // group, group, kv_heads, split or chosen.split, programs, slots, window)
 
 
 def attend_planned(
@@ -301,27 +292,21 @@ def attend_planned(
     partials: Partials,
     out: torch.Tensor,  # [R, heads, D]: rows of the plan are written
     window: int = 0,
-    # Of trees: a row sees places 0 .. seen - 1 [R] int32, and place seen + i for every bit i of tree [R] int64.
-    seen: torch.Tensor | None = None,
-    tree: torch.Tensor | None = None,
     split: int = 0,  # 0: `shape`'s
     sinks: torch.Tensor | None = None,  # [heads] float32, in powers of two
     chosen: FusedShape | None = None,  # for measurements: another than `shape`'s
 ) -> None:
     """Allocates nothing and reads nothing back: can be captured in a CUDA graph."""
     assert all(tensor.is_contiguous() for tensor in (queries, keys, values, tables, out))
-    assert (seen is None) == (tree is None)
     heads, head_dim = queries.shape[1:]
     kv_heads, page_tokens = keys.shape[1:3]
     chosen = chosen or shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
     split = split or chosen.split
-    constants = _constants(heads, kv_heads, head_dim, page_tokens, split, window, tree is not None, chosen)
+    constants = _constants(heads, kv_heads, head_dim, page_tokens, split, window, chosen)
     constants["SINKS"] = sinks is not None
     launch(
         attend_kernel, (programs,), queries, keys, values, tables, positions,
-        # Where there are no trees the kernel gets something to hold in their place.
-        positions if seen is None else seen, positions if tree is None else tree,
         work.counts, work.items, work.item_rows, work.row_slots, work.joins,
         out, partials.sums, partials.maxima, partials.totals, partials.arrived,
         partials.maxima if sinks is None else sinks, scale * LOG2_E, tables.shape[1],
@@ -338,7 +323,6 @@ def attend(
     places: Sequence[int],
     scale: float,
     window: int = 0,
-    ancestors: Sequence[int] | None = None,
     *,
     split: int = 0,
     slots: int = 4096,
@@ -349,7 +333,7 @@ def attend(
     """As the reference, for rows of a sequence that stand together; rounded to the queries' dtype. It plans, allocates
     and computes: for tests, and as the example of how. An executor plans once a step, for all layers."""
     device = queries.device
-    limits = sizes(queries, keys, slots, window, ancestors is not None, split, chosen)
+    limits = sizes(queries, keys, slots, window, split, chosen)
     firsts, counts = runs(sequences)
     starts = [places[first] for first in firsts]
     padded = np.zeros((len(tables), max(map(len, tables))), np.int32)
@@ -359,17 +343,11 @@ def attend(
     shared = shared_prefixes(padded, starts, keys.shape[2], limits.split) if cascade else []
     work = AttentionWork(len(queries), slots, device)
     work.put(plan(limits, firsts, counts, starts, shared))
-    positions, seen, tree = list(places), None, None
-    if ancestors is not None:
-        begins = [start for start, count in zip(starts, counts, strict=True) for _ in range(count)]
-        positions = [begin + bits.bit_count() - 1 for begin, bits in zip(begins, ancestors, strict=True)]
-        seen = torch.tensor(begins, dtype=torch.int32, device=device)
-        tree = torch.from_numpy(np.array(ancestors, np.uint64).view(np.int64)).to(device)
     out = torch.empty_like(queries)
     attend_planned(
         queries, keys, values, torch.from_numpy(padded).to(device),
-        torch.tensor(positions, dtype=torch.int32, device=device), scale,
-        work, Partials.make(slots, *queries.shape[1:], device), out, window, seen, tree, split,
+        torch.tensor(list(places), dtype=torch.int32, device=device), scale,
+        work, Partials.make(slots, *queries.shape[1:], device), out, window, split,
         None if sinks is None else sinks * LOG2_E, chosen,
     )  # fmt: skip
     return out
@@ -383,14 +361,13 @@ def runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _constants(
-    heads: int, kv_heads: int, head_dim: int, page_tokens: int, split: int, window: int, tree: bool,
-    chosen: FusedShape,
+    heads: int, kv_heads: int, head_dim: int, page_tokens: int, split: int, window: int, chosen: FusedShape,
 ) -> dict[str, int | bool | str]:  # fmt: skip
     assert split % chosen.n == 0
     group = heads // kv_heads
     return {
         "HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PAGE": page_tokens, "SPLIT": split,
-        "WINDOW": window, "TREE": tree,
+        "WINDOW": window,
         "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(head_dim, 16), "ITEM": ITEM, "FLAT": chosen.flat,
         **joined(group, JOINED, head_dim),
     }  # fmt: skip
@@ -403,27 +380,26 @@ def joined(group: int, pairs: int, head_dim: int) -> dict[str, int]:
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    """Shapes of Llama 8B, also with trees, SmolLM2 in float32, wide heads with a window, heads of no power of two."""
-    for name, dtype, heads, kv_heads, head_dim, window, tree in (
-        ("llama-8b", torch.bfloat16, 32, 8, 128, 0, False),
-        ("llama-8b trees", torch.bfloat16, 32, 8, 128, 0, True),
-        ("llama-8b fp8 pages", torch.bfloat16, 32, 8, 128, 0, False),
-        ("smollm2", torch.float32, 9, 3, 64, 0, False),
-        ("wide", torch.float16, 16, 8, 256, 1024, False),
-        ("uneven", torch.bfloat16, 32, 32, 80, 0, False),
-        ("gpt-oss", torch.bfloat16, 64, 8, 64, 128, False),
+    """Shapes of Llama 8B, SmolLM2 in float32, wide heads with a window, heads of no power of two."""
+    for name, dtype, heads, kv_heads, head_dim, window in (
+        ("llama-8b", torch.bfloat16, 32, 8, 128, 0),
+        ("llama-8b fp8 pages", torch.bfloat16, 32, 8, 128, 0),
+        ("smollm2", torch.float32, 9, 3, 64, 0),
+        ("wide", torch.float16, 16, 8, 256, 1024),
+        ("uneven", torch.bfloat16, 32, 32, 80, 0),
+        ("gpt-oss", torch.bfloat16, 64, 8, 64, 128),
     ):
         chosen = shape(head_dim, heads // kv_heads, dtype, arch)
-        constants = _constants(heads, kv_heads, head_dim, 16, chosen.split, window, tree, chosen)
+        constants = _constants(heads, kv_heads, head_dim, 16, chosen.split, window, chosen)
         constants["SINKS"] = name == "gpt-oss"
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
         types = dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES
         types |= {"keys": "*u8", "values": "*u8"} if "fp8" in name else {}
-        signature = signature_of(attend_kernel, types | {"tree": "*i64" if tree else "*i32"}, constants)
+        signature = signature_of(attend_kernel, types, constants)
         yield Compilation(f"attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
 
 
-_TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
+_TYPES = dict.fromkeys(("tables", "positions", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")
 _TYPES["arrived"] = "*i32"
 _TYPES |= dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals", "sinks"), "*fp32")
 _TYPES |= {"scale": "fp32", "width": "i32"}

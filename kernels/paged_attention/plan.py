@@ -48,8 +48,6 @@ class Sizes:
     programs: int  # that run at the same time
     slots: int  # partial results that there is memory for
     window: int = 0
-    # Rows may be those of trees, whose positions go back to where their sequence's rows begin.
-    trees: bool = False
 
 
 @dataclass(slots=True)
@@ -97,7 +95,6 @@ def write_plan(
     return _write(
         into.items, into.item_rows, into.row_slots, into.joins, first_rows, row_counts, starts, shared,
         sizes.tile_rows, sizes.group, sizes.kv_heads, sizes.split, sizes.programs, sizes.slots, sizes.window,
-        int(sizes.trees),
     )  # fmt: skip
 
 
@@ -148,12 +145,12 @@ def _shared_prefixes(found, tables, starts, pages, split):
 @compiled
 def _write(
     items, item_rows, row_slots, joins, firsts, counts, starts, groups,
-    tile_rows, group, kv_heads, split, programs, slots, window, trees,
+    tile_rows, group, kv_heads, split, programs, slots, window,
 ):  # fmt: skip
     # Where a sequence's own part begins: behind the positions that it shares.
     begins = np.zeros(len(starts), np.int64)
     taken = _cascades(begins, groups, counts, starts, tile_rows, split, slots, window)
-    tiles = _tiles(firsts, counts, starts, begins, tile_rows, window, trees)
+    tiles = _tiles(firsts, counts, starts, begins, tile_rows, window)
     together = _split(tiles, begins, group, kv_heads, split, programs, slots - taken)
     used = _slots(row_slots, joins, tiles, begins, split, together)
     # An item of a split needs a slot for each of its rows.
@@ -245,7 +242,7 @@ def _cascades(begins, groups, counts, starts, tile_rows, split, slots, window):
 
 
 @_inner
-def _tiles(firsts, counts, starts, begins, tile_rows, window, trees):
+def _tiles(firsts, counts, starts, begins, tile_rows, window):
     """The longest first."""
     number = 0
     for s in range(len(counts)):
@@ -255,7 +252,7 @@ def _tiles(firsts, counts, starts, begins, tile_rows, window, trees):
         for row in range(0, counts[s], tile_rows):
             rows, begin = min(tile_rows, counts[s] - row), begins[s]
             if window:
-                begin = max(0, starts[s] + (0 if trees else row) - window + 1)
+                begin = max(0, starts[s] + row - window + 1)
             made[tile, _FIRST], made[tile, _ROWS], made[tile, _SEQUENCE] = firsts[s] + row, rows, s
             made[tile, _BEGIN], made[tile, _END] = begin, starts[s] + row + rows
             tile += 1

@@ -21,41 +21,20 @@ def attend(
     places: Sequence[int],  # where each row's own key is in its sequence
     scale: float,
     window: int = 0,
-    ancestors: Sequence[int] | None = None,
     sinks: torch.Tensor | None = None,  # [heads]: scores that every row has beside those of the places, without values
 ) -> torch.Tensor:  # [R, heads, D] float32
-    """Each row looks at places 0..its own, or at the last `window` of them.
-
-    With `ancestors` the rows of a sequence are a tree of guesses, stored one behind the other: a row looks at all
-    places before the sequence's first row (of them, at those its window reaches, which must be longer than a branch),
-    and at those of its rows whose bit is set in its mask (bit j: the sequence's row j; its own is set as well).
-    """
+    """Each row looks at places 0..its own, or at the last `window` of them."""
     out = torch.empty(queries.shape, dtype=torch.float32)
     kv_heads, page_tokens = keys.shape[1:3]
-    first = {sequence: min(_of(sequence, sequences, places)) for sequence in set(sequences)}
     for row, (sequence, place) in enumerate(zip(sequences, places, strict=True)):
-        # In a tree, as many of its rows lie before a row as it has ancestors, its own bit counted.
-        position = place if ancestors is None else first[sequence] + ancestors[row].bit_count() - 1
-        low = max(0, position + 1 - window) if window else 0
-        seen = list(range(low, place + 1))
-        if ancestors is not None:
-            begin = first[sequence]
-            seen = [
-                at
-                for at in range(place + 1)
-                if (low <= at < begin) or (at >= begin and ancestors[row] >> (at - begin) & 1)
-            ]
-        at = torch.tensor(seen)
+        at = torch.arange(max(0, place + 1 - window) if window else 0, place + 1)
         pages = torch.tensor(tables[sequence])[at // page_tokens]
         seen_k, seen_v = (from_kept(cache[pages, :, at % page_tokens]) for cache in (keys, values))  # [S, kv_heads, D]
         group = queries[row].float().unflatten(0, (kv_heads, -1))  # [kv_heads, group, D]
         scores = torch.einsum("hgd,shd->hgs", group, seen_k) * scale
         if sinks is not None:
             scores = torch.cat([scores, sinks.float().view(kv_heads, -1, 1)], dim=-1)
-        weights = torch.softmax(scores, dim=-1)[..., : len(seen)]
+        weights = torch.softmax(scores, dim=-1)[..., : len(at)]
         out[row] = torch.einsum("hgs,shd->hgd", weights, seen_v).flatten(0, 1)
     return out
 
-
-def _of(sequence: int, sequences: Sequence[int], places: Sequence[int]) -> list[int]:
-    return [place for owner, place in zip(sequences, places, strict=True) if owner == sequence]

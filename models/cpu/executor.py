@@ -35,7 +35,6 @@ from kernels.cpu_program import (
     TILE_COUNT,
     TILES,
     TOKENS,
-    TREE,
     WANTED,
     WANTED_COUNT,
     Op,
@@ -97,7 +96,6 @@ class CpuExecutor:
         # All is packed: the files are let go.
         del builder.weights
         # No row sees single guesses of a tree.
-        self._no_tree = np.zeros(MAX_ROWS, np.int64)
         self._program = Program(ops, options.threads)
         self._batch: Batch | None = None
 
@@ -156,8 +154,7 @@ class CpuExecutor:
         ):
             assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
-        blocks = len(batch.seen) > 0
-        step[SEEN], step[TREE] = (batch.seen.ctypes.data, self._no_tree.ctypes.data) if blocks else (0, 0)
+        step[SEEN] = batch.seen.ctypes.data if len(batch.seen) else 0
         if self._states is not None:
             self._table = self._states.follow(batch)
             step[STATES], step[STATE_COUNT] = self._table.ctypes.data, len(self._table)

@@ -116,8 +116,7 @@ def _tiles(sizes: Sizes, firsts: np.ndarray, counts: np.ndarray, starts: np.ndar
     end = starts[sequence] + at + rows
     begin = begins[sequence]
     if sizes.window:
-        lowest = starts[sequence] + (0 if sizes.trees else at)
-        begin = np.maximum(0, lowest - sizes.window + 1)
+        begin = np.maximum(0, starts[sequence] + at - sizes.window + 1)
     order = np.argsort(begin - end, kind="stable")
     return _Tiles(*(column[order] for column in (sequence, firsts[sequence] + at, rows, begin, end)))
 

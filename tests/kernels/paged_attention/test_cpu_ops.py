@@ -19,7 +19,6 @@ from kernels.cpu_program import (
     TABLES,
     TILE_COUNT,
     TILES,
-    TREE,
     Program,
     aligned,
 )
@@ -76,9 +75,8 @@ class Cache:
         self.threads, self.sinks = threads, sinks
         self.powers = None if sinks is None else sinks * math.log2(math.e)
 
-    def run(
-        self, qkv: torch.Tensor, spans: list[Span], tile: int = 16, ancestors: list[int] | None = None
-    ) -> torch.Tensor:
+    def run(self, qkv: torch.Tensor, spans: list[Span], tile: int = 16, seen: int = 0) -> torch.Tensor:
+        """`seen`: places that all rows see, as those of a block; 0: each up to its own."""
         shape, rows = self.shape, len(qkv)
         qkv = qkv.clone()
         out = torch.full((rows, shape.heads * shape.head_dim), torch.nan, dtype=self.dtype)
@@ -89,15 +87,14 @@ class Cache:
         norms = [HeadNorm(weight.data_ptr(), 1e-5) for weight in self.norms] if self.norms else []
         space = Workspace(shape, threads=self.threads, tile_rows=tile)
         step, _kept = make_step(spans, tile, shape.page_tokens)
-        if ancestors is not None:
-            tree = np.array(ancestors, np.int64)
-            seen = np.array([span.start for span in spans for _ in range(span.rows)], np.int32)
-            step[TREE], step[SEEN] = tree.ctypes.data, seen.ctypes.data
+        if seen:
+            of_rows = np.full(rows, seen, np.int32)
+            step[SEEN] = of_rows.ctypes.data
         run_ops(attention_ops(shape, places, space, *norms), step, self.threads)
         return out
 
-    def expected(self, qkv: torch.Tensor, spans: list[Span], ancestors: list[int] | None = None) -> torch.Tensor:
-        """Of spans that begin at 0; with `ancestors`, of a tree behind them."""
+    def expected(self, qkv: torch.Tensor, spans: list[Span], seen: int = 0) -> torch.Tensor:
+        """Of spans that begin at 0."""
         shape, rows = self.shape, len(qkv)
         size = (64, shape.kv_heads, shape.page_tokens, shape.head_dim)
         keys, values = torch.full(size, torch.nan, dtype=self.dtype), torch.full(size, torch.nan, dtype=self.dtype)
@@ -111,13 +108,9 @@ class Cache:
             *weights, epsilon=1e-5, interleaved=shape.interleaved,
         )  # fmt: skip
         tables = [span.table for span in spans]
-        if ancestors is not None:
-            # Rows before the tree are rows of the sequence, too: they see those before them.
-            before = rows - len(ancestors)
-            chain = [(2 << row) - 1 for row in range(before)]
-            ancestors = chain + [(1 << before) - 1 | bits << before for bits in ancestors]
+        places = [seen - 1] * rows if seen else at.tolist()
         return reference.attend(
-            queries, keys, values, tables, owners, at.tolist(), shape.scale, shape.window, ancestors, self.sinks
+            queries, keys, values, tables, owners, places, shape.scale, shape.window, self.sinks
         ).flatten(1)
 
     def qkv(self, rows: int, seed: int = 0) -> torch.Tensor:
@@ -260,27 +253,14 @@ def test_few_rows_over_a_long_context_are_shared_by_splits_and_many_rows_are_not
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["llama", "float32", "short splits"])
-def test_a_guess_in_a_tree_sees_the_text_and_its_own_ancestors(name: str, threads: int) -> None:
+def test_each_row_of_a_block_sees_all_of_it(name: str, threads: int) -> None:
     cache = Cache(SHAPES[name], threads=threads)
     table, qkv = pages(0, 5), cache.qkv(70)
-    parents = [-1, 0, 0, 1, 1, 2, 5, 3, 3, 0, 9, 10, 10, 4, 13, 14, 15, 16, 2, 18]
-    ancestors = []
-    for row, parent in enumerate(parents):
-        ancestors.append(1 << row | (ancestors[parent] if parent >= 0 else 0))
-    expected = cache.expected(qkv, [Span(0, 70, table)], ancestors)
+    expected = cache.expected(qkv, [Span(0, 70, table)], seen=70)
     cache.run(qkv[:50], [Span(0, 50, table)])
-    found = cache.run(qkv[50:], [Span(50, 20, table)], ancestors=ancestors)
+    found = cache.run(qkv[50:], [Span(50 + row, 1, table) for row in range(20)], seen=70)
     worst = (found.float() - expected[50:]).abs().max() / expected[50:].abs().max()
     assert worst < TOLERANCE[cache.shape.dtype]
-
-
-def test_a_chain_said_as_a_tree_has_the_bits_of_the_chain() -> None:
-    one, other = Cache(LLAMA), Cache(LLAMA)
-    qkv, table = one.qkv(90), pages(0, 5)
-    expected = one.run(qkv, [Span(0, 90, table)])
-    other.run(qkv[:70], [Span(0, 70, table)])
-    found = other.run(qkv[70:], [Span(70, 20, table)], ancestors=[(2 << row) - 1 for row in range(20)])
-    assert torch.equal(found, expected[70:])
 
 
 def test_sizes_that_the_loops_do_not_have_are_refused_by_name() -> None:

@@ -135,28 +135,6 @@ def test_who_joins_a_row_leaves_its_count_at_0_for_the_next_launch() -> None:
     assert_same_bits(*outs)
 
 
-def test_a_tree_of_drafts_sees_its_ancestors_only() -> None:
-    # Two branches of three, a stub, and a sequence without a tree.
-    parents = [-1, 0, 1, -1, 3, 4, -1]
-    masks: list[int] = []
-    for node, parent in enumerate(parents):
-        masks.append((masks[parent] if parent >= 0 else 0) | 1 << node)
-    masks += [0b1, 0b11, 0b111]
-    rows = make(4, 2, 32, 16, [(125, len(parents)), (70, 3)], torch.float32)
-    out = compute(rows, ancestors=masks)
-    assert_close(out, expected(rows, ancestors=masks))
-    assert_close(compute(rows, ancestors=masks, window=64), expected(rows, ancestors=masks, window=64))
-    # Where a branch stands first, its rows are what they are without a tree, and so is a chain.
-    assert_same_bits(compute(rows.some(0, 0, 3)), out[:3])
-    assert_same_bits(compute(rows.some(1, 0, 3)), out[-3:])
-
-
-def test_a_tree_of_64_nodes_uses_every_bit() -> None:
-    rows = make(1, 1, 32, 16, [(90, 64)], torch.float32)
-    masks = [1 << node | 1 for node in range(63)] + [2**64 - 1]
-    assert_close(compute(rows, ancestors=masks), expected(rows, ancestors=masks))
-
-
 def test_rows_that_no_plan_names_are_not_written() -> None:
     rows = make(2, 1, 32, 16, [(20, 2)], torch.float32)
     limits = fused.sizes(rows.queries, rows.keys, 8, split=SPLIT)

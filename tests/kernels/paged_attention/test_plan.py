@@ -115,7 +115,7 @@ def test_plans_and_shared_prefixes_are_those_computed_in_numpy(seed: int) -> Non
         limits = Sizes(
             tile_rows=draw.choice([1, 8, 21]), group=draw.choice([1, 3, 4]), kv_heads=draw.choice([1, 2, 8]),
             split=SPLIT, programs=draw.choice([1, 6, 20, 60, 264]), slots=draw.choice([0, 3, 50, 1000]),
-            window=draw.choice([0, 0, 1, 40, 200]), trees=draw.random() < 0.3,
+            window=draw.choice([0, 0, 1, 40, 200]),
         )  # fmt: skip
         expected = plan_in_numpy.plan(limits, firsts, counts, starts, groups)
         made = plan(limits, firsts, counts, starts, shared)
