@@ -97,8 +97,8 @@ def store_heads(
 @triton.jit
 def rotate_and_store_kernel(
     qkv, keys, values, slots, also_begins, also_slots, positions, cos, sin, queries, q_weight, k_weight, epsilon,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
+    ROW: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    PAGE: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
     H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H heads of q, then of k, then of v."""
@@ -109,7 +109,7 @@ def rotate_and_store_kernel(
     block = tl.program_id(1)
     position = tl.load(positions + row)
     slot = tl.load(slots + row)
-    source = qkv + row * ((HEADS + 2 * KV_HEADS) * D)
+    source = qkv + row * ROW
     if block < Q_BLOCKS:
         head = block * H + tl.arange(0, H)
         target = queries + (row * HEADS + head[:, None]) * D
@@ -212,7 +212,7 @@ def rotate_and_store(
 ) -> None:
     kv_heads, page_tokens, head_dim = keys.shape[1:]
     rows, heads = queries.shape[:2]
-    assert qkv.is_contiguous() and queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
+    assert qkv.stride(1) == 1 and queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
     constants = _constants(
         heads,
         kv_heads,
@@ -229,7 +229,7 @@ def rotate_and_store(
         positions, cos, sin, queries,
         # Where there is no norm the kernel gets another pointer in its place, and doesn't read it.
         qkv if q_weight is None else q_weight, qkv if k_weight is None else k_weight, epsilon,
-        warps=4, ALSO=also is not None, **constants,
+        warps=4, ALSO=also is not None, ROW=qkv.stride(0), **constants,
     )  # fmt: skip
 
 
@@ -267,10 +267,12 @@ def compilations(arch: int) -> Iterator[Compilation]:
         ("partial", "*fp16", _constants(32, 32, 80, 32, 16, False, False, True)),
     ):
         types = dict.fromkeys(("qkv", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
+        row = {"ROW": (constants["HEADS"] + 2 * constants["KV_HEADS"]) * constants["D"]}
         for also in (False, True) if name == "llama-8b" else (True,):
-            yield _compilation(f"rotate_and_store {name}", rotate_and_store_kernel, types, constants, also)
+            yield _compilation(f"rotate_and_store {name}", rotate_and_store_kernel, types, constants | row, also)
         if name == "llama-8b":
             types |= {"keys": "*u8", "values": "*u8"}
+            constants |= row
             yield _compilation(f"rotate_and_store {name}, fp8 pages", rotate_and_store_kernel, types, constants, True)
     constants = _latent_constants(128, 192, 512, 64, True)
     types = dict.fromkeys(("q", "kv", "latents", "queries", "weight"), "*bf16") | _TYPES

@@ -11,7 +11,7 @@ from kernels.quant.reference import E4M3
 
 
 def rotate_and_store(
-    qkv: torch.Tensor,  # [R, (heads + 2·kv_heads)·D]: q heads, k heads, v heads
+    qkv: torch.Tensor,  # [R, (heads + 2·kv_heads)·D]: q heads, k heads, v heads; rows may be further apart
     keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D], written here; bytes: e4m3
     values: torch.Tensor,  # like keys, written here
     slots: torch.Tensor,  # [R] int64
@@ -28,7 +28,7 @@ def rotate_and_store(
 ) -> None:
     kv_heads, page_tokens, head_dim = keys.shape[1:]
     heads = queries.shape[1]
-    q, k, v = qkv.float().view(len(qkv), -1, head_dim).split([heads, kv_heads, kv_heads], dim=1)
+    q, k, v = qkv.float().unflatten(1, (-1, head_dim)).split([heads, kv_heads, kv_heads], dim=1)
     q, k = normed(q, q_weight, epsilon), normed(k, k_weight, epsilon)
     cos, sin = cos[positions.long()], sin[positions.long()]
     queries[:] = rotated(q, cos, sin, interleaved)

@@ -130,6 +130,20 @@ def gated_kernel(
 
 
 @triton.jit
+def sigmoid_gated_kernel(x_in, gate, out, width: tl.constexpr, stride: tl.constexpr, ONE: tl.constexpr,
+                         BLOCK: tl.constexpr):  # fmt: skip
+    """out = x · sigmoid(gate), of gates that are `stride` apart; ONE: a row has one gate."""
+    start_next_early()
+    wait_for_kernel_before()
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(x_in + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    by = tl.load(gate + row * stride + at * (0 if ONE else 1), mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + at, (x / (1.0 + tl.exp(-by))).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def embed_kernel(tokens, table, out, width: tl.constexpr, BLOCK: tl.constexpr):
     start_next_early()
     wait_for_kernel_before()
@@ -224,6 +238,19 @@ def gated(
     return out
 
 
+def sigmoid_gated(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """As the reference: [R, width] and [R, width], or a gate a row [R, 1] -> [R, width], x's dtype."""
+    rows, width = x.shape
+    assert x.is_contiguous() and gate.shape in ((rows, width), (rows, 1)) and gate.stride(1) == 1
+    out = torch.empty_like(x)
+    block = min(PIECE, power_of_two(width))
+    launch(
+        sigmoid_gated_kernel, (rows, ceil_div(width, block)), x, gate, out, width=width, stride=gate.stride(0),
+        ONE=gate.shape[1] < width, BLOCK=block,
+    )  # fmt: skip
+    return out
+
+
 def embed(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Rows of the table as float32: [R] of ids, [V, H] -> [R, H]."""
     rows, width = len(tokens), table.shape[1]
@@ -243,7 +270,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
     types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
     types |= {"bias": "*fp32"} | dict.fromkeys(("tokens", "rows", "places", "experts"), "*i32")
     for kind, width in (("bf16", 4096), ("fp32", 576)):
-        pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "table", "out"), f"*{kind}")
+        pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "gate", "table", "out"), f"*{kind}")
         row = {"width": width, **_whole_row(width)}
         warps = row.pop("warps")
         piece = {"width": width, "BLOCK": PIECE}
@@ -255,6 +282,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (gated_kernel, piece | {"ACTIVATION": 0, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
             (gated_kernel, piece | {"ACTIVATION": 1, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
             (gated_kernel, piece | {"ACTIVATION": 2, "LIMIT": 7.0, "HAS_BIAS": True}, 4),
+            (sigmoid_gated_kernel, piece | {"stride": 3 * width, "ONE": False}, 4),
             (embed_kernel, piece, 4),
         ):
             if kernel is embed_kernel:

@@ -21,6 +21,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+def sigmoid_gated(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """x · sigmoid(gate) for [R, width] and [R, width] or [R, 1]."""
+    return x.float() * torch.sigmoid(gate.float())
+
+
 def gated(gate_up: torch.Tensor, activation: str = "silu", limit: float = 0.0) -> torch.Tensor:
     """f(gate) · up for [R, 2·I] -> [R, I]; f is silu or gelu_tanh. Or clamped_swiglu, which isn't of this form."""
     gate, up = gate_up.float().chunk(2, dim=-1)

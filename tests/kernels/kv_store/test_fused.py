@@ -122,7 +122,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
     slots, positions = torch.arange(6, device=device()), torch.arange(6, dtype=torch.int32, device=device())
     weight = random(head_dim, dtype=torch.float32, seed=1)
 
-    def run(rows: slice) -> tuple[torch.Tensor, ...]:
+    def run(rows: slice, qkv: torch.Tensor = qkv) -> tuple[torch.Tensor, ...]:
         keys, values = (poisoned(1, kv_heads, page_tokens, head_dim, dtype=torch.float32) for _ in range(2))
         queries = poisoned(len(qkv[rows]), heads, head_dim, dtype=torch.float32)
         fused.rotate_and_store(
@@ -134,6 +134,10 @@ def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
     assert_same_bits(alone[0], together[0][4:5])
     assert_same_bits(alone[1], together[1][:, :, 4:5])
     assert_same_bits(alone[2], together[2][:, :, 4:5])
+    # Rows that are further apart than they are wide.
+    beside = torch.cat([qkv, poisoned(6, 24, dtype=torch.float32)], dim=1)
+    for ours, theirs in zip(run(slice(0, 6), beside[:, : qkv.shape[1]]), together, strict=True):
+        assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("size", SIZES[:3], ids=str)

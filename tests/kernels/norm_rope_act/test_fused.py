@@ -95,6 +95,15 @@ def test_rows_of_the_table_come_exactly(dtype: torch.dtype) -> None:
     assert_same_bits(fused.embed(tokens.to(table.device), table), table[tokens.long()].float())
 
 
+@BOTH
+@pytest.mark.parametrize("width", [1, 72, 1100])
+def test_numbers_are_gated_each_by_its_own_or_by_one_a_row(dtype: torch.dtype, width: int) -> None:
+    x, gates = random(3, width, dtype=dtype), random(3, width + 8, dtype=dtype, seed=1)[:, 8:]
+    assert_close(fused.sigmoid_gated(x, gates), reference.sigmoid_gated(x, gates), dtype)
+    one = gates[:, :1].float()
+    assert_close(fused.sigmoid_gated(x, one), reference.sigmoid_gated(x, one), dtype)
+
+
 def test_a_row_that_is_no_number_spoils_no_other() -> None:
     residual, weight = random(3, 64, dtype=torch.float32), random(64, dtype=torch.float32, seed=2)
     residual[1] = poisoned(64, dtype=torch.float32)
