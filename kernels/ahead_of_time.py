@@ -34,7 +34,9 @@ _BEGINNING = {
 # The most shared memory a program gets on each, in bytes.
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Folders of this package that have a fused.py with `compilations`.
-OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "gemm", "moe", "quant", "verify")
+OPERATIONS = (
+    "kv_store", "norm_rope_act", "paged_attention", "mla_attention", "delta_rule", "gemm", "moe", "quant", "verify",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

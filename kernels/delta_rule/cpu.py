@@ -10,8 +10,6 @@ rest of the step a row reads nothing, so its bits depend on the text alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numba
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ import torch
 from kernels import cpu_vectors as v
 from kernels.cpu_program import STATE_COUNT, STATES, Op, op, op_chunks
 from kernels.delta_rule import table
-from kernels.delta_rule.reference import LENGTH_EPSILON, Net
+from kernels.delta_rule.reference import LENGTH_EPSILON, Memory, Net
 from kernels.linear.cpu import Rows
 from kernels.linear.tiles import LANES
 
@@ -197,14 +195,6 @@ def keep_rows(args, step, chunk, thread):
         at = (of_sequence + position % places) * kept
         for i in range(0, kept, LANES):
             v.store_part(v.word(args, INPUTS), at + i, v.load_part(row, i, kept - i, bfloat16), kept - i, bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a layer keeps of all sequences."""
-
-    states: torch.Tensor  # [S, value_heads, key_dim, value_dim] float32
-    inputs: torch.Tensor  # [S, rows, channels + 2 · value_heads] in the dtype of activations
 
 
 def space_bytes(net: Net) -> int:

@@ -25,6 +25,14 @@ class Net:
     decay_bias: torch.Tensor  # [value_heads]
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a layer keeps of all sequences."""
+
+    states: torch.Tensor  # [S, value_heads, key_dim, value_dim] float32
+    inputs: torch.Tensor  # [S, rows, channels + 2 · value_heads] in the dtype of activations
+
+
 def advance(
     net: Net,
     state: torch.Tensor,  # [value_heads, key_dim, value_dim]

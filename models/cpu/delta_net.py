@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from kernels.cpu_program import Op
-from kernels.delta_rule.cpu import Memory, delta_ops, space_bytes
-from kernels.delta_rule.reference import Net
+from kernels.delta_rule.cpu import delta_ops, space_bytes
+from kernels.delta_rule.reference import Memory, Net
 from kernels.linear.cpu import STORE, Rows
 from models.cpu.builder import ModelBuilder
 from models.spec import DeltaNet, Norm

@@ -10,39 +10,25 @@ import torch
 
 from kernels.cpu_program import ROWS, STATE_COUNT, STATES, Program
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
-from kernels.delta_rule.cpu import Memory, delta_ops, space_bytes
-from kernels.delta_rule.reference import Net, advance
+from kernels.delta_rule.cpu import delta_ops, space_bytes
 from kernels.linear.cpu import Rows
+from tests.kernels.delta_rule.small_net import EPSILON, LONGEST, TOKENS, SmallNet
 
 # Of the largest output. bfloat16: the inputs are the same, the output is rounded to 8 bits.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.005}
 DTYPES = ["float32", *(["bfloat16"] if HAS_BFLOAT16_DOT else [])]
-LONGEST, MOST_ROWS, TOKENS = 6, 64, 40
+MOST_ROWS = 64
 
 
-class Layer:
-    """Two states; the rows of a token are the same wherever it stands. Sizes are no multiples of a vector."""
-
+class Layer(SmallNet):
     def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
-        noise = torch.Generator().manual_seed(0)
-        keys, heads, key_dim, value_dim, taps = 2, 6, 12, 20, 4
-        channels = 2 * keys * key_dim + heads * value_dim
-        self.net = Net(
-            keys, heads, key_dim, value_dim, torch.randn(taps, channels, generator=noise) / 2,
-            torch.rand(heads, generator=noise), torch.randn(heads, generator=noise),
-        )  # fmt: skip
-        self.norm = torch.rand(value_dim, generator=noise) + 0.5
-        self.kept, self.dtype = channels + 2 * heads, getattr(torch, dtype)
-        self.of_token = torch.randn(TOKENS, self.kept + heads * value_dim, generator=noise).to(self.dtype)
+        super().__init__(getattr(torch, dtype), 6)
         self.mixed = torch.full((MOST_ROWS, self.of_token.shape[1]), torch.nan, dtype=self.dtype)
+        heads, value_dim = self.net.value_heads, self.net.value_dim
         self.out = torch.full((MOST_ROWS, heads * value_dim), torch.nan, dtype=self.dtype)
-        self.memory = Memory(
-            torch.full((2, heads, key_dim, value_dim), torch.nan),
-            torch.full((2, LONGEST + taps - 1, self.kept), torch.nan, dtype=self.dtype),
-        )
         space = torch.empty(threads, space_bytes(self.net), dtype=torch.uint8)
         mixed, out = (Rows(each.data_ptr(), each.stride(0) * self.dtype.itemsize) for each in (self.mixed, self.out))
-        self.program = Program(delta_ops(self.net, self.memory, self.norm, 1e-6, mixed, out, space), threads)
+        self.program = Program(delta_ops(self.net, self.memory, self.norm, EPSILON, mixed, out, space), threads)
         self.begins = [0, 0]
 
     def __call__(self, parts: list[tuple[int, int, list[int], int]]) -> torch.Tensor:
@@ -59,18 +45,6 @@ class Layer:
         step[ROWS], step[STATES], step[STATE_COUNT] = first, words.ctypes.data, len(words)
         self.program.run()
         return self.out[:first].clone()
-
-    def expected(self, tokens: list[int]) -> torch.Tensor:
-        """All rows of a text, by the reference."""
-        rows = self.of_token[tokens].float()
-        inputs = torch.cat([torch.zeros(3, self.kept), rows[:, : self.kept]])
-        state, seen = torch.zeros_like(self.memory.states[0]), []
-        for at in range(len(tokens)):
-            state, out = advance(self.net, state, inputs[at : at + 4])
-            seen.append(out)
-        read = torch.stack(seen)
-        normed = read * torch.rsqrt(read.square().mean(-1, keepdim=True) + 1e-6) * self.norm
-        return normed.flatten(1) * torch.nn.functional.silu(rows[:, self.kept :])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
