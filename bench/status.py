@@ -70,6 +70,7 @@ THINGS = (
     Thing("compose.gpu.yaml on a machine with a GPU"),
     Thing("SmolLM2 135M Instruct with the heads that come with it", rows=SERVED),
     Thing("Llama, Qwen (hybrids, too), Mistral, DeepSeek, Kimi, GLM, ERNIE, Gemma, gpt-oss families"),
+    Thing("hybrid models (Qwen3-Next, Qwen3.5) on a GPU"),
     Thing("published heads of other models"),
     Thing("a worker split over processes of one machine"),
     Thing("prefill and decode workers", rows=(("split", "served"),)),

@@ -136,7 +136,8 @@ def row_bytes(network: Network, number_bytes: int, taps: int = 0) -> int:
 
 def _attention_row(attention: Attention | LatentAttention | DeltaNet, number_bytes: int) -> int:
     if isinstance(attention, DeltaNet):
-        return number_bytes * (attention.mixed.outputs + attention.output.inputs)
+        # What is read of the states, and that normed.
+        return number_bytes * attention.mixed.outputs + (FLOAT32 + number_bytes) * attention.output.inputs
     if isinstance(attention, Attention):
         # qkv, turned queries, what is attended.
         return number_bytes * (attention.qkv.outputs + 2 * attention.heads * attention.head_dim)
@@ -157,7 +158,7 @@ def _mlp_row(mlp: Any, number_bytes: int) -> int:
 def fixed_bytes(network: Network, context: int, slots: int) -> int:
     """What a GPU executor keeps beside weights and pages, however many rows a step has: tables of rotations, and room
     for the partial results of attention over long contexts (`slots` splits)."""
-    attentions = {layer.attention for layer in network.layers if not isinstance(layer.attention, DeltaNet)}
+    attentions = set(network.paged)
     ropes = {attention.rope for attention in attentions}
     partials = {(one.heads, one.head_dim if isinstance(one, Attention) else one.latent_dim) for one in attentions}
     turns = sum(rope.width * FLOAT32 * context for rope in ropes)

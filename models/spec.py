@@ -320,21 +320,14 @@ class Network:
     context: Norm | None = None
 
     @property
-    def recurrent(self) -> bool:
-        """Whether a sequence has a state beside its pages."""
-        return any(isinstance(layer.attention, DeltaNet) for layer in self.layers)
+    def paged(self) -> list[Attention | LatentAttention]:
+        """Of the layers that have pages."""
+        return [layer.attention for layer in self.layers if not isinstance(layer.attention, DeltaNet)]
 
     @property
-    def hybrid_part(self) -> str:
-        """What hybrids have and not every executor, in words; "": nothing of it."""
-        if self.recurrent:
-            return "gated delta nets"
-        for layer in self.layers:
-            if isinstance(layer.attention, Attention) and layer.attention.gated:
-                return "attention with an output gate"
-            if isinstance(layer.mlp, Experts) and layer.mlp.shared_gate is not None:
-                return "a shared expert with a gate"
-        return ""
+    def recurrent(self) -> bool:
+        """Whether a sequence has a state beside its pages."""
+        return len(self.paged) < len(self.layers)
 
     @property
     def rows(self) -> int:

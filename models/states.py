@@ -21,7 +21,7 @@ class States:
         """The table of a batch that is run next (kernels/delta_rule/table.py)."""
         tiles = batch.tiles.reshape(-1, 3)
         firsts = tiles[np.searchsorted(tiles[:, 0], np.arange(len(batch.states) // 2)), 1].tolist()
-        ends = [*firsts[1:], len(batch.tokens)]
+        ends = [*firsts, len(batch.tokens)][1:]
         found = [
             self._go_on(first, end - first, state, int(batch.positions[first]), settled)
             for first, end, (state, settled) in zip(firsts, ends, batch.states.reshape(-1, 2).tolist(), strict=True)

@@ -44,7 +44,7 @@ from kernels.kv_store.cpu import fork_op, layers_of, move
 from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import ModelBuilder
-from models.cpu.layers import attentions_of, build, page_bytes, page_shape, why_not
+from models.cpu.layers import build, page_bytes, page_shape, why_not
 from models.cpu.memory import Buffer
 from models.cpu.projection import CpuProjection
 from models.executor import Options, Output, PageTensor
@@ -83,8 +83,8 @@ class CpuExecutor:
         # The norm before the head is the last to write here.
         self._final = builder.normed[0] if network.head.parts else None
         # Of each of the pages: keys, then values.
-        self._attention = [one for one in attentions_of(network) for _ in range(2)]
-        shapes = [page_shape(one, options) for one in attentions_of(network)]
+        self._attention = [one for one in network.paged for _ in range(2)]
+        shapes = [page_shape(one, options) for one in network.paged]
         self._states = States(options.states, options.longest_draft) if network.recurrent else None
         # What of each sequence delta nets run, as long as they do.
         self._table = np.empty(0, np.int32)

@@ -103,12 +103,7 @@ def page_shape(attention: Attention | LatentAttention, options: Options) -> Shap
 
 def page_bytes(network: Network, options: Options) -> int:
     """Bytes that one page takes in all layers."""
-    return sum(4 * sum(page_shape(one, options).page_words) for one in attentions_of(network))
-
-
-def attentions_of(network: Network) -> list[Attention | LatentAttention]:
-    """Of the layers that have pages."""
-    return [layer.attention for layer in network.layers if not isinstance(layer.attention, DeltaNet)]
+    return sum(4 * sum(page_shape(one, options).page_words) for one in network.paged)
 
 
 def why_not(network: Network, dtype: str) -> str:

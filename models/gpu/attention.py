@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.kv_store.fused import rotate_and_store
+from kernels.norm_rope_act.fused import sigmoid_gated
 from kernels.paged_attention.fused import LOG2_E, attend_planned, sizes
 from kernels.paged_attention.plan import Sizes
 from models.executor import Options
@@ -48,21 +49,22 @@ class GpuAttention:
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
-        spec, queries = self._spec, self.store(x, step)
+        spec, (queries, gates) = self._spec, self.store(x, step)
         attended = self._scratch.attended(step.rows, spec.heads * spec.head_dim)
         attend_planned(
             queries, self._keys, self._values, step.tables, step.last, spec.scale, step.plans[self._kind],
             self._scratch.partials(spec.heads, spec.head_dim), attended.view(queries.shape), spec.window,
             sinks=self._sinks,
         )  # fmt: skip
-        return self._output(attended)
+        return self._output(sigmoid_gated(attended, gates) if spec.gated else attended)
 
-    def store(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Keys and values of the rows, in their slots; the queries."""
-        spec = self._spec
+    def store(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the rows, in their slots; the queries, and what their gates are made of."""
+        spec, mixed = self._spec, self._qkv(x)
+        qkv, gates = mixed.tensor_split([(spec.heads + 2 * spec.kv_heads) * spec.head_dim], dim=1)
         queries = torch.empty(step.rows, spec.heads, spec.head_dim, dtype=x.dtype, device=x.device)
         rotate_and_store(
-            self._qkv(x), self._keys, self._values, step.slots, step.positions, self._cos, self._sin, queries,
+            qkv, self._keys, self._values, step.slots, step.positions, self._cos, self._sin, queries,
             self._q_norm, self._k_norm, self._epsilon, spec.rope.interleaved, step.also,
         )  # fmt: skip
-        return queries
+        return queries, gates

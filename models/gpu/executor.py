@@ -1,6 +1,7 @@
 """GpuExecutor: a network as Triton kernels. Steps of few rows are replayed as CUDA graphs, larger ones run as they are.
 
     embed, then per layer:  add+norm  qkv  norm+rotate+store  attend  output  add+norm  silu(gate)·up  down
+    or with a delta net:    add+norm  mixed  delta rule  keep rows  norm+gate  output  add+norm  silu(gate)·up  down
     then:                   add+norm of the wanted rows, head
 
 each a kernel (coded linears leave the activation to one more); and behind each layer that is a tap, residual + delta to
@@ -35,6 +36,7 @@ from models.executor import Options, Output, PageTensor
 from models.gpu.attention import GpuAttention
 from models.gpu.can_run import can_run
 from models.gpu.chain import Chain
+from models.gpu.delta_net import GpuDeltaNet
 from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
 from models.gpu.inputs import Step, StepInputs
@@ -47,11 +49,12 @@ from models.group import Group
 from models.parameters import parameter_count
 from models.projection import torch_projection
 from models.sources import ModelError
-from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network, Norm
+from models.spec import Attention, DeltaNet, Experts, LatentAttention, Layer, Mlp, Network, Norm
+from models.states import States
 from models.taps import FINAL, Tap, check_taps
 from models.weights import Weights, embedding_of
 
-_ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention}
+_ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention, DeltaNet: GpuDeltaNet}
 _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
 # Kernels follow the number of rows in a few steps, all of which lie at powers of two (tiles, blocks, ranges).
@@ -122,14 +125,12 @@ class GpuExecutor:
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
         """Why the network can't be run in this dtype, or ""."""
-        if part := network.hybrid_part:
-            return f"there are no kernels for {part}"
         return "" if dtype in DTYPES else f"the GPU path computes in {', '.join(DTYPES)}"
 
     @staticmethod
     def page_bytes(network: Network, options: Options) -> int:
         """Bytes that one page takes in all layers."""
-        shapes = (_ATTENTION[type(x.attention)].page_shape(x.attention, options) for x in network.layers)
+        shapes = (_ATTENTION[type(one)].page_shape(one, options) for one in network.paged)
         return sum(torch.Size(shape).numel() for shape in shapes) * kept_dtype(options).itemsize
 
     # Loading ------------------------------------------------------------------------------------------
@@ -170,23 +171,29 @@ class GpuExecutor:
         return choose_buckets(options.graph_rows, row_bytes(self._network, len(options.taps), width), room)
 
     def _make_memory(self, place: Place, buckets: tuple[int, ...]) -> None:
-        options, specs = place.options, [layer.attention for layer in self._network.layers]
+        options, specs = place.options, self._network.paged
+        own = [layer.attention for layer in self._layers]
+        paged = [one for one in own if not isinstance(one, GpuDeltaNet)]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
         heads = [spec.all_kv_heads if isinstance(spec, Attention) else 0 for spec in specs]
         self._pages = GpuPages(shapes, heads, options.pages + options.branch_pages, kept_dtype(options), self._device)
         kinds: list[Sizes] = []
-        sizes = [type(layer.attention).sizes(spec, place) for spec, layer in zip(specs, self._layers, strict=True)]
+        sizes = [type(one).sizes(spec, place) for spec, one in zip(specs, paged, strict=True)]
         slots = max((APART // min(needed.split, 512) for needed in sizes), default=0)
         scratch = Scratch(MAX_ROWS, slots, self._dtype, self._device)
-        for index, layer in enumerate(self._layers):
+        for index, one in enumerate(paged):
             needed = replace(sizes[index], slots=slots)
             if needed not in kinds:
                 kinds.append(needed)
-            layer.attention.own(self._pages.of_layer[index], kinds.index(needed), scratch)
+            one.own(self._pages.of_layer[index], kinds.index(needed), scratch)
+        for one in own:
+            if isinstance(one, GpuDeltaNet):
+                one.share(scratch)
+        states = States(options.states, options.longest_draft) if self._network.recurrent else None
         width = -(-options.max_context // options.page_tokens)
         make = partial(
             StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._on,
-            branch_pages=options.branch_pages, blocks=self._network.context is not None,
+            branch_pages=options.branch_pages, blocks=self._network.context is not None, states=states,
         )  # fmt: skip
         # Small steps read from fixed addresses, and send little.
         self._taken, self._fixed_rows = buckets, max(buckets, default=0)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from kernels.device import Device
-from models.spec import Attention, Experts, LatentAttention, Layer, Linear, Network
+from models.spec import Attention, DeltaNet, Experts, LatentAttention, Layer, Linear, Network
 
 # What graphs and the tensors at their fixed addresses may take: half of what is left free beside pages and weights
 # (services/worker/cache/size.py).
@@ -41,6 +41,9 @@ def _numbers(layer: Layer) -> int:
     attention, mlp = layer.attention, layer.mlp
     if isinstance(attention, Attention):
         numbers = 2 * attention.qkv.outputs + attention.output.outputs
+    elif isinstance(attention, DeltaNet):
+        # Once more what linears read: between the delta rule and its norm.
+        numbers = attention.mixed.outputs + 2 * attention.output.inputs + attention.output.outputs
     else:
         assert isinstance(attention, LatentAttention)
         latents = attention.heads * (2 * attention.latent_dim + attention.rope_dim)

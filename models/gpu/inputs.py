@@ -1,10 +1,11 @@
 """What the kernels of a step read of its batch: one array of int32, filled on the host and sent with one copy, always
 to the same address (kernels/device.py), so that a captured graph finds each step's inputs there.
 
-    slots (int64) | tokens | positions | wanted | feature rows | of trees: also, forks | for each kind of attention: its
-    plan | tables
+    slots (int64) | tokens | positions | wanted | feature rows | of trees: also, forks | with states: what of each
+    sequence is run | for each kind of attention: its plan | tables
 
-Padding: rows after the batch's own are token 0 at position 0, stored nowhere (slot -1), in no plan. No models here.
+Padding: rows after the batch's own are token 0 at position 0, stored nowhere (slot -1), in no plan and of no sequence.
+No models here.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import numpy as np
 import torch
 
 from kernels.cpu_program import compiled
+from kernels.delta_rule.table import COLUMNS
 from kernels.device import Device, starts_of
 from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, shared_prefixes, write_plan
 from models.batch import Batch
+from models.states import States
 
 _NONE = np.zeros(0, np.int32)
 _NOTHING = Batch(_NONE, _NONE, _NONE, _NONE, 1, _NONE, _NONE, _NONE)
@@ -53,12 +56,15 @@ class Step:
     # Pages to copy before anything is stored: sources, targets [F] int64.
     forks: tuple[torch.Tensor, torch.Tensor]
     tables: torch.Tensor  # [S, width] int32
+    # [S, COLUMNS] int32 (kernels/delta_rule/table.py). None: the network has no states.
+    states: torch.Tensor | None
     plans: tuple[PlanOnDevice, ...]
 
 
 class StepInputs:
     """For batches of at most `rows` rows, whose trees have at most `branch_pages` pages of their own. `kinds`: the
-    sizes that plans keep to. `fixed`: tables are kept [rows, width_limit] for graphs; else as wide as each batch's."""
+    sizes that plans keep to. `fixed`: tables are kept [rows, width_limit] for graphs; else as wide as each batch's.
+    `states`: those of the network, which follow each batch that is put."""
 
     def __init__(
         self,
@@ -70,14 +76,16 @@ class StepInputs:
         device: Device,
         branch_pages: int = 0,
         blocks: bool = False,
+        states: States | None = None,
     ) -> None:
-        self._kinds, self._page_tokens = kinds, page_tokens
+        self._kinds, self._page_tokens, self._states = kinds, page_tokens, states
         self._branch_pages = branch_pages
         sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows, "feature_rows": rows}
         # What a branch follows is stored in its first page once more, and that page holds at least one row of its own.
         # Without blocks they are the positions.
         sizes |= {"last": rows} if blocks else {}
         sizes |= {"also_begins": rows + 1, "also_slots": 2 * branch_pages * page_tokens, "forks": 4 * branch_pages}
+        sizes |= {"states": rows * COLUMNS} if states is not None else {}
         for index, kind in enumerate(kinds):
             sizes[f"counts {index}"] = 1
             # A row is in its own tile, and in a shared one; a tile makes one item, or as many as it takes slots.
@@ -130,6 +138,7 @@ class StepInputs:
         slots = self._numbers["slots"].view(np.int64)
         slots[:own], slots[own:rows] = batch.slots, -1
         self._put_branches(batch, rows)
+        self._put_states(batch, rows)
         self._put_plans(batch)
         count = len(batch.tables)
         self._numbers["tables"][:count] = batch.tables
@@ -137,14 +146,14 @@ class StepInputs:
         sequences, forks = count // batch.table_width, len(batch.forks) // 2
         tables = self._on_device["tables"][:count].view(sequences, batch.table_width)
         if self._tables is None:
-            return self._step(rows, wanted, tables, forks)
+            return self._step(rows, wanted, tables, forks, sequences)
         self._tables[:sequences, : batch.table_width].copy_(tables)
-        return self._step(rows, rows, self._tables, forks)
+        return self._step(rows, rows, self._tables, forks, rows)
 
     def fixed_step(self, rows: int) -> Step:
         """The inputs of a graph captured for `rows` rows: the same tensors for every batch."""
         assert self._tables is not None
-        return self._step(rows, rows, self._tables, 0)
+        return self._step(rows, rows, self._tables, 0, rows)
 
     def empty(self, rows: int) -> None:
         """A batch of padding only."""
@@ -164,6 +173,12 @@ class StepInputs:
             forks = self._numbers["forks"].view(np.int64).reshape(2, self._branch_pages)
             forks[:, : len(batch.forks) // 2] = batch.forks.reshape(-1, 2).T
 
+    def _put_states(self, batch: Batch, rows: int) -> None:
+        """Filled up with sequences of no rows."""
+        if self._states is not None:
+            numbers, words = self._numbers["states"], self._states.follow(batch).reshape(-1)
+            numbers[: len(words)], numbers[len(words) : rows * COLUMNS] = words, 0
+
     def _put_plans(self, batch: Batch) -> None:
         count = _sequences(batch.tiles, _last(batch), self._sequences)
         firsts, counts, starts = self._sequences[:, :count]
@@ -175,14 +190,17 @@ class StepInputs:
             items, _ = write_plan(here, kind, firsts, counts, starts, shared[kind.split])
             self._numbers[f"counts {index}"][:] = items
 
-    def _step(self, rows: int, wanted: int, tables: torch.Tensor, forks: int) -> Step:
+    def _step(self, rows: int, wanted: int, tables: torch.Tensor, forks: int, sequences: int) -> Step:
         views = self._kept_views.get(rows)
         if views is None:
             views = self._views(rows, wanted)
             if self._tables is not None:
                 self._kept_views[rows] = views
         pairs = (self._forks[0, :forks], self._forks[1, :forks]) if forks else self._no_forks
-        return Step(rows, *views, forks=pairs, tables=tables, plans=self._plans)
+        states = None
+        if self._states is not None:
+            states = self._on_device["states"][: sequences * COLUMNS].view(sequences, COLUMNS)
+        return Step(rows, *views, forks=pairs, tables=tables, states=states, plans=self._plans)
 
     def _views(self, rows: int, wanted: int) -> tuple[Any, ...]:
         """The first fields of a step, after its rows."""

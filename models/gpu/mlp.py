@@ -9,6 +9,7 @@ import torch
 from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
 from kernels.moe.reference import own_choices
+from kernels.norm_rope_act.fused import sigmoid_gated
 from models.gpu.experts import how, stack, stacked_biases
 from models.gpu.linears import GpuLinear, make_gates, make_linear
 from models.gpu.place import Place
@@ -60,8 +61,10 @@ class GpuExperts:
             gate_ups, downs = [mlp.gate_up for mlp in spec.experts], [mlp.down for mlp in spec.experts]
             self._biases = stacked_biases(gate_ups, place), stacked_biases(downs, place)
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
+        self._shared_gate = make_linear(spec.shared_gate, place) if spec.shared_gate else None
         own = [Told(how(self._gate_up)), Told(how(self._down))]
         self.linears: list[Told | GpuLinear] = [*own, *(self._shared.linears if self._shared else ())]
+        self.linears += [self._shared_gate] if self._shared_gate else []
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden] float32."""
@@ -72,6 +75,8 @@ class GpuExperts:
         if self._own:
             ids, weights = own_choices(ids, weights, *self._own)
         shared = self._shared(x) if self._shared else None
+        if shared is not None and self._shared_gate is not None:
+            shared = sigmoid_gated(shared, self._shared_gate(x, torch.float32))
         return experts(
             x, self._gate_up, self._down, ids, weights, shared, self._activation, self._limit, self._biases
         )

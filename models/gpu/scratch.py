@@ -29,3 +29,9 @@ class Scratch:
         """[rows, numbers]. Rows that are in no plan are never written, so they begin as zeros."""
         make = lambda: torch.zeros(self._rows, numbers, dtype=self._dtype, device=self._device)  # noqa: E731
         return self.kept(("attended", numbers), make)[:rows]
+
+    def read(self, rows: int, heads: int, width: int) -> torch.Tensor:
+        """[rows, heads, width] float32, which a delta net's rows read of its states. Rows that are no sequence's are
+        never written."""
+        make = lambda: torch.zeros(self._rows, heads, width, device=self._device)  # noqa: E731
+        return self.kept(("read", heads, width), make)[:rows]

@@ -34,7 +34,7 @@ _TYPES = {
 def specialisations(folder: Path, arch: int, dtype: str = "bfloat16", strict: bool = True) -> list[Compilation]:
     """Of the model in a folder, with trees, on a GPU of this architecture."""
     network = read_network(folder)
-    options = Options(dtype, pages=1, page_tokens=32, max_context=64, branch_pages=1, strict=strict)
+    options = Options(dtype, pages=1, page_tokens=32, max_context=64, branch_pages=1, strict=strict, states=1)
     with listing(arch) as launched, torch.inference_mode():
         GpuExecutor(network, Weights(folder), options, device="cpu", graphs=False).prepare()
         OnDevice().prepare(torch.zeros(2, network.vocab_size))

@@ -1,6 +1,6 @@
 """Law 3 on the GPU executor, in Triton's interpreter: a tiny model gives the text that plain torch gives, with chains
-and trees, chunks, preemption, shared pages and a drafter of its own. Its device checks the order of use
-(kernels/interpreted_device.py), and nothing is compiled once the worker is ready.
+and trees, chunks, preemption, shared pages and a drafter of its own; and a tiny hybrid with chains. Its device checks
+the order of use (kernels/interpreted_device.py), and nothing is compiled once the worker is ready.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft
+from transformers import Qwen3_5TextConfig
 
 from kernels import interpreter, launch
 from services.api.drafts import PlacedDraft
@@ -27,11 +28,19 @@ from services.worker.speculation.heads.head_drafter import HeadDrafter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_folder import write_tiny_model
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+import parity
+
 pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="tests/gpu has the same for a GPU")
 
 TOKENS = 8
 # So small that prompts are computed in chunks, and that steps of few rows are graphs and others aren't.
 LIMITS = {"max_step_tokens": 12, "method": "ngram"}
+HYBRID: dict[str, Any] = {
+    "vocab_size": 304, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
 
 
 def load(folder: Path, executor: str, drafting: bool) -> TorchModel:
@@ -77,6 +86,7 @@ def requests() -> list[dict[str, Any]]:
 class Ran(NamedTuple):
     texts: list[list[int]]
     accepted: int
+    drafted: int
     preemptions: int
     found_tokens: int  # in the prefix cache
 
@@ -93,8 +103,9 @@ def run(
         room.scheduler.check_idle()
     scheduler = room.scheduler
     accepted = sum(tally.accepted for tally in scheduler.tallies.values())
+    drafted = sum(tally.drafted for tally in scheduler.tallies.values())
     texts = [room.tokens[sequence_id] for sequence_id in sequence_ids]
-    return Ran(texts, accepted, scheduler.preemptions, scheduler.planner.sharing.found_tokens)
+    return Ran(texts, accepted, drafted, scheduler.preemptions, scheduler.planner.sharing.found_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +148,21 @@ def test_drafts_change_no_text(
     assert found.accepted > 5 and found.preemptions > 0 and found.found_tokens >= 16
     ran = Counter(fused.counts()) - before
     assert ran["graph"] and ran["eager"] and late() == 0
+
+
+def test_drafts_change_no_text_of_a_hybrid(tmp_path: Path, late: Callable[[], int]) -> None:
+    """A prompt is computed in chunks, and 4 pages are too few for both; states aren't shared."""
+    parity.save_tiny(Qwen3_5TextConfig, tmp_path, **HYBRID)
+    wanted = [{**each, "prompt": each["prompt"][:7], "max_tokens": 12} for each in requests()[:2]]
+    expected = run(load(tmp_path, "plain", drafting=False), None, wanted).texts
+    answers = {tuple(each["prompt"]): text for each, text in zip(wanted, expected, strict=True)}
+    hybrid = load(tmp_path, "triton", drafting=False)
+    before, compiled = Counter(hybrid.counts()), late()
+    found = run(hybrid, right_and_wrong(answers, trees=False), wanted, pages=4)
+    assert found.texts == expected
+    assert 2 < found.accepted < found.drafted and found.preemptions > 0 and found.found_tokens == 0
+    ran = Counter(hybrid.counts()) - before
+    assert ran["graph"] and ran["eager"] and late() == compiled
 
 
 @pytest.mark.parametrize("method", [pytest.param("draft_model", marks=pytest.mark.slow), "auto"])

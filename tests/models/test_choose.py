@@ -14,8 +14,7 @@ from models.cpu.executor import CpuExecutor
 from models.plain import PlainExecutor
 from models.sources import ModelError
 
-# What the GPU executor asks of it.
-NETWORK: Any = SimpleNamespace(hybrid_part="")
+NETWORK: Any = SimpleNamespace()
 NO_GPU = "there is no GPU that torch can use"
 
 

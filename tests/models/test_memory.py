@@ -16,14 +16,14 @@ from models.config import read_network
 from models.executor import Options
 from models.memory import NUMBER_BYTES, fixed_bytes, kept_by, row_bytes, weight_bytes
 from models.weights import Weights
-from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
+from tests.models.gpu.interpreted import FAMILIES, HYBRIDS, on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parent))
 from quantized_writer import WRITTEN
 from test_quantized import write_both
 
 # What an executor holds that is no weight.
-_NOT_WEIGHTS = {"_keys", "_values", "_latents", "_scratch", "_cos", "_sin", "_spec", "k_scales", "v_scales"}
+_NOT_WEIGHTS = {"_keys", "_values", "_latents", "_memory", "_scratch", "_cos", "_sin", "_spec", "k_scales", "v_scales"}
 
 
 def held(thing: Any, seen: dict[int, int]) -> dict[int, int]:
@@ -34,7 +34,7 @@ def held(thing: Any, seen: dict[int, int]) -> dict[int, int]:
     elif isinstance(thing, list | tuple):
         for each in thing:
             held(each, seen)
-    elif type(thing).__module__.startswith(("models.gpu", "kernels.moe")):
+    elif type(thing).__module__.startswith(("models.gpu", "kernels.moe", "kernels.delta_rule")):
         names = [*getattr(thing, "__dict__", {}), *getattr(type(thing), "__slots__", ())]
         for name in names:
             if name not in _NOT_WEIGHTS:
@@ -52,7 +52,7 @@ def counted_and_held(folder: Path, dtype: str) -> tuple[int, int]:
 
 @pytest.mark.skipif(not interpreter.in_use(), reason="there is a GPU")
 @pytest.mark.parametrize("dtype", NUMBER_BYTES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES | HYBRIDS)
 def test_weights_are_counted_as_the_gpu_executor_keeps_them(name: str, dtype: str, tmp_path: Path) -> None:
     save(name, tmp_path)
     counted, there = counted_and_held(tmp_path, dtype)

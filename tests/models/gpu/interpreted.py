@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     PreTrainedConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 from models.executor import Executor, Options
@@ -46,6 +47,15 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
          "intermediate_size": 24},
     ),
 }
+# They have no trees, no shared pages and no ranks.
+HYBRIDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "delta nets, gates of attention and of a shared expert": (
+        Qwen3NextConfig,
+        {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+         "shared_expert_intermediate_size": 40, "layer_types": ["linear_attention", "full_attention"]},
+    ),
+}
 
 
 def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
@@ -53,5 +63,5 @@ def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
 
 
 def save(name: str, folder: Path, **more: Any) -> Any:
-    config, changes = FAMILIES[name]
+    config, changes = (FAMILIES | HYBRIDS)[name]
     return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes | more))

@@ -19,6 +19,7 @@ from models.batch import Batch, Stretch, make_batch
 from models.branches import own_pages
 from models.gpu import inputs as step_inputs
 from models.gpu.inputs import Step, StepInputs
+from models.states import States
 from services.worker.parallel.calls import batch_of, forward_call
 from tests.kernels.paged_attention import plan_in_numpy
 
@@ -99,6 +100,21 @@ def test_a_step_of_nothing_but_filling_has_no_work() -> None:
     step = there.fixed_step(16)
     assert step.slots.tolist() == [-1] * 16
     assert [plan.counts.tolist() for plan in step.plans] == [[0], [0]]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_is_run_of_each_sequence_is_there_filled_up_with_sequences_of_no_rows(fixed: bool) -> None:
+    there = StepInputs(16, KINDS, PAGE_TOKENS, 8, fixed, CPU, states=States(3, 8))
+    there.empty(16)
+    first = make_batch([Stretch([5, 6, 7], 0, [4], 0, state=2), Stretch([8], 0, [7], 0, state=1)], PAGE_TOKENS)
+    # First row, rows, state, start, begin, settled.
+    expected = [[0, 3, 2, 0, 0, 3], [3, 1, 1, 0, 0, 1]]
+    assert there.put(first, 4).states.tolist() == expected + 2 * [[0] * 6] * fixed
+    drafted = make_batch([Stretch([1, 2, 3], 3, [4], 0, state=2, settled=4)], PAGE_TOKENS)
+    assert there.put(drafted, 4).states.tolist() == [[0, 3, 2, 3, 3, 4]] + 3 * [[0] * 6] * fixed
+    again = make_batch([Stretch([1], 5, [4], 0, state=2)], PAGE_TOKENS)
+    assert there.put(again, 1).states.tolist() == [[0, 1, 2, 5, 4, 6]]
+    assert inputs(fixed).put(batch(), 4).states is None
 
 
 def test_pieces_begin_where_wide_loads_may() -> None:

@@ -15,14 +15,14 @@ from kernels import interpreter
 from models.batch import Stretch, make_batch
 from models.executor import Executor, Options
 from models.taps import FINAL
-from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
+from tests.models.gpu.interpreted import FAMILIES, HYBRIDS, on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import parity
 
 pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="tests/gpu has the same for a GPU")
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES | HYBRIDS)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """A prompt; then, in one batch, a chunk that follows it, a draft of another text and a new prompt."""
     theirs = save(name, tmp_path)
@@ -38,7 +38,8 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     texts = ((first, 18), (second, 3), (third, 0))
     expected = torch.cat([parity.logits_of(theirs, text)[wanted:] for text, wanted in texts])
     parity.assert_close(parity.run(executor, mixed), expected, "a mixed batch")
-    _check_copied_page(executor, pages, tables[2], third, theirs)
+    if name in FAMILIES:
+        _check_copied_page(executor, pages, tables[2], third, theirs)
 
 
 def _check_copied_page(
@@ -75,7 +76,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, dtype: str, 
 @pytest.mark.parametrize(
     "name",
     [each if each in ("llama", "sinks, experts with biases") else pytest.param(each, marks=pytest.mark.slow)
-     for each in FAMILIES],
+     for each in FAMILIES | HYBRIDS],
 )  # fmt: skip
 def test_features_are_those_of_transformers_and_logits_keep_their_bits(name: str, tmp_path: Path) -> None:
     """Rows without logits among them; and the same for a step that is padded as a graph's is."""
