@@ -19,6 +19,8 @@ GPU_SEQUENCES, GPU_STEP_TOKENS = 256, 2048
 _LEAST_STEP_TOKENS = 256
 # Share of a GPU that a step's rows may take: as many rows as that holds, halved until they fit.
 _STEP_SHARE = 1 / 16
+# And that the states of sequences may take: as many sequences as that holds, halved until they fit.
+_STATE_SHARE = 1 / 8
 # For the code of kernels, captured graphs, and freed blocks that torch's allocator keeps.
 _GPU_ROOM = 1 << 30
 
@@ -42,6 +44,8 @@ class Demand:
     page_tokens: int
     # The longest text, in tokens.
     context: int
+    # What a sequence has beside its pages.
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +61,20 @@ def fit_card(card: Card, demand: Demand, share: float, max_sequences: int = 0, m
     """What a GPU has room for. `share` is that of its memory which the worker may use; 0 sequences or step tokens: by
     the device. Raises ValueError if not one page fits."""
     rows = max_step_tokens or _rows_that_fit(card.total, demand)
-    sequences = max_sequences or min(GPU_SEQUENCES, rows)
+    sequences = max_sequences or _sequences_that_fit(card.total, demand, rows)
     # Twice: captured graphs and steps that run as they are keep memory of their own.
     step = 2 * min(rows, GPU_STEP_TOKENS) * demand.row + demand.fixed + _GPU_ROOM
     allowed = min(int(card.total * share), card.free)
     # No more than these sequences can use, and as much again for kept prompts.
     most = 2 * sequences * -(-demand.context // demand.page_tokens)
-    pages = min((allowed - demand.weights - step) // demand.page, most)
+    states = sequences * demand.state
+    pages = min((allowed - demand.weights - step - states) // demand.page, most)
     if pages < 1:
         raise ValueError(
             f"{_gb(allowed)} GB of GPU memory (gpu_memory_utilization {share:g} of {_gb(card.total)} GB, of which "
             f"{_gb(card.free)} GB are free) hold no KV page beside {_gb(demand.weights)} GB of weights and "
             f"{_gb(step)} GB for the largest step"
+            + (f" and {_gb(states)} GB of states for {sequences} sequences" if states else "")
         )
     return Fit(pages * demand.page, sequences, rows, step)
 
@@ -78,6 +84,13 @@ def _rows_that_fit(total: int, demand: Demand) -> int:
     while rows > _LEAST_STEP_TOKENS and 2 * rows * demand.row > total * _STEP_SHARE:
         rows //= 2
     return rows
+
+
+def _sequences_that_fit(total: int, demand: Demand, rows: int) -> int:
+    sequences = min(GPU_SEQUENCES, rows)
+    while sequences > 1 and sequences * demand.state > total * _STATE_SHARE:
+        sequences //= 2
+    return sequences
 
 
 def _gb(size: int) -> str:

@@ -104,6 +104,7 @@ def _demand(networks: Sequence[tuple[Network, Options]], weights: int, page: int
         fixed=sum(fixed_bytes(one, its.max_context, _SLOTS) for one, its in networks) + _features_bytes(networks),
         page_tokens=options.page_tokens,
         context=options.max_context,
+        state=_state_bytes(networks),
     )
 
 

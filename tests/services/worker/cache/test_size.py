@@ -69,6 +69,18 @@ def test_pages_beyond_what_the_sequences_can_use_are_not_taken() -> None:
     assert fit_card(Card(80 * GB, 80 * GB), tiny, 0.9, max_sequences=4).kv_bytes == 2 * 4 * 256 * tiny.page
 
 
+def test_states_of_sequences_take_at_most_an_eighth_of_a_gpu_where_their_number_is_not_set() -> None:
+    hybrid = replace(LLAMA_8B, state=75 * MB)
+    card, without = Card(80 * GB, 80 * GB), fit_card(Card(80 * GB, 80 * GB), LLAMA_8B, 0.9)
+    fit = fit_card(card, hybrid, 0.9)
+    assert fit.max_sequences == 128
+    assert without.kv_bytes - fit.kv_bytes - 128 * 75 * MB in range(-hybrid.page, hybrid.page)
+    asked = fit_card(card, hybrid, 0.9, max_sequences=4)
+    assert asked.max_sequences == 4 and asked.kv_bytes > fit.kv_bytes
+    with pytest.raises(ValueError, match=r"and 80\.5 GB of states for 1024 sequences"):
+        fit_card(card, hybrid, 0.9, max_sequences=1024)
+
+
 def test_a_model_that_does_not_fit_is_told_with_the_figures() -> None:
     with pytest.raises(ValueError, match=r"21\.6 GB .*0\.9 of 24\.0 GB, .* hold no KV page beside 30\.0 GB of weights"):
         fit_card(Card(24 * 10**9, 24 * 10**9), replace(LLAMA_8B, weights=30 * 10**9), 0.9)

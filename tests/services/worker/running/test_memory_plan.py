@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3_5TextConfig
 
 from models.choose import ExecutorChoice
 from models.config import read_network
 from models.executor import Options
 from models.gpu.executor import GpuExecutor
+from models.memory import state_bytes
 from models.plain import PlainExecutor
 from models.sources import ModelError
 from services.runtime.memory import CPU_KV_MB
@@ -63,6 +64,18 @@ def test_features_that_wait_for_a_drafter_are_counted(tmp_path: Path) -> None:
     page = 2 * GpuExecutor.page_bytes(network, OPTIONS)
     fewer = (none.pages + none.branch_pages - some.pages - some.branch_pages) * page
     assert fewer > 3 * _KEPT_FEATURES * network.hidden_size * 2
+
+
+def test_states_of_a_hybrid_bound_how_many_sequences_a_gpu_gets(tmp_path: Path) -> None:
+    parity.save_tiny(
+        Qwen3_5TextConfig, tmp_path, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
+        max_position_embeddings=8192, head_dim=16, linear_num_value_heads=32,
+    )  # fmt: skip
+    network, card = read_network(tmp_path), Card(10 * GB, 10 * GB)
+    state = state_bytes(network, 2, OPTIONS.longest_draft)
+    made = plan_memory(BY_DEVICE, [(network, OPTIONS)], GB, ExecutorChoice("triton", GpuExecutor, ""), card)
+    assert made.max_sequences * state <= card.total / 8 < 2 * made.max_sequences * state
+    assert made.branch_pages == 0
 
 
 def test_sizes_that_are_set_are_kept_on_a_gpu(tmp_path: Path) -> None:
