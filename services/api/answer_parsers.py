@@ -8,7 +8,6 @@ NONE = "none"
 
 TOOL_CALL_PARSERS = (
     "hermes", "qwen3_coder", "llama3_json", "pythonic", "mistral", "deepseek_v3", "deepseek_v31", "ernie45",
-    "glm45",
-    "openai",
+    "glm45", "kimi_k2", "openai",
 )  # fmt: skip
 REASONING_PARSERS = ("deepseek_r1", "qwen3", "ernie45", "openai_gptoss")

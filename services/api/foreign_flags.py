@@ -166,7 +166,7 @@ TOOL_FORMATS = {
 REASONING_FORMATS = {
     "deepseek-r1": "deepseek_r1", "deepseek-v3": "qwen3", "deepseek_v3": "qwen3", "qwen-qwq": "deepseek_r1",
     "qwen3-thinking": "deepseek_r1", "ernie-x1": "ernie45", "ernie_x1": "ernie45", "ernie-45-vl": "ernie45",
-    "ernie-45-vl-thinking": "ernie45", "glm45": "qwen3", "glm47": "qwen3",
+    "ernie-45-vl-thinking": "ernie45", "glm45": "qwen3", "glm47": "qwen3", "kimi_k2": "qwen3",
     "gpt-oss": "openai_gptoss",
 }  # fmt: skip
 NO_LORA = "not served: LoRA adapters; merge them into the model's folder"

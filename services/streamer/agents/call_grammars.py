@@ -1,6 +1,6 @@
 """Grammars of calls, as each format spells them: llguidance's dialect of Lark.
 
-    lead NAME middle ARGUMENTS after  (between before NAME middle ARGUMENTS after)*  end         lead: begin before
+    lead CALL (between before CALL)* end         lead: begin before         CALL: NAME number middle ARGUMENTS after
 
 ARGUMENTS are JSON of the tool's schema. What else an answer may have is said in answer_grammars.py. Pure: what the text
 means is known to the worker's library alone.
@@ -22,7 +22,8 @@ from services.streamer.agents.schemas import without_unknown_formats
 class Spelling:
     """The texts around names and arguments. `opener`: the marker by which calls are told from other text; it begins
     them, or may stand before them. `at_start`: how they begin without it, at the beginning of an answer.
-    `also_read`: markers behind which a reader finds calls, too. `in_messages`: text stands in messages, as calls do."""
+    `also_read`: markers behind which a reader finds calls, too. `in_messages`: text stands in messages, as calls do.
+    `numbered`: what stands between a name and a number behind it; "": there is no number."""
 
     opener: str
     before: str
@@ -34,6 +35,7 @@ class Spelling:
     at_start: str = ""
     also_read: tuple[str, ...] = ()
     in_messages: bool = False
+    numbered: str = ""
 
     @property
     def lead(self) -> str:
@@ -74,8 +76,11 @@ class Calls:
         return " ".join(filter(None, [self.written(lead), "tool", more, self.written(spelling.end)]))
 
     def _call(self, name: str, place: int) -> str:
-        head, after = self.written(name + self.spelling.middle), self.written(self.spelling.after)
-        return f"{head} arguments{place} {after}"
+        spelling = self.spelling
+        head = self.written(name + spelling.middle)
+        if spelling.numbered:
+            head = f"{self.written(name + spelling.numbered)} /[0-9]{{1,4}}/ {self.written(spelling.middle)}"
+        return f"{head} arguments{place} {self.written(spelling.after)}"
 
     def written(self, text: str) -> str:
         return written(text, self.special)

@@ -22,8 +22,8 @@ V3_SPELLING = Spelling(
     also_read=(OPENER,),
 )  # fmt: skip
 V31_SPELLING = Spelling(ALL_BEGIN, OPENER, SEPARATOR, CLOSER, "", ALL_BEGIN, ALL_END, also_read=(OPENER,))
-_V3 = re.compile(rf"\s*function{SEPARATOR}([^\s`<]{{1,256}})\s*```(?:json)?\s*(?=\{{)")
-_V31 = re.compile(rf"\s*([^\s<]{{1,256}}){SEPARATOR}\s*(?=\{{)")
+_V3 = re.compile(rf"\s*function{SEPARATOR}(?P<name>[^\s`<]{{1,256}})\s*```(?:json)?\s*(?=\{{)")
+_V31 = re.compile(rf"\s*(?P<name>[^\s<]{{1,256}}){SEPARATOR}\s*(?=\{{)")
 
 
 def v3() -> MarkedCalls:

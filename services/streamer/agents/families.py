@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.api.answer_parsers import AUTO, NONE
 from services.api.sampling import ReasoningLimit
-from services.streamer.agents import deepseek, ernie, glm, harmony, hermes, llama3, mistral, pythonic, qwen3_coder
+from services.streamer.agents import deepseek, ernie, glm, harmony, hermes, kimi, llama3, mistral, pythonic, qwen3_coder
 from services.streamer.agents.answer_grammars import form_behind
 from services.streamer.agents.call_grammars import Calls, Special, Spelling, Tools
 from services.streamer.agents.elements import Schemas
@@ -67,6 +67,7 @@ TOOL_FORMATS = (
                spelling=deepseek.V3_SPELLING),
     ToolFormat("deepseek_v31", lambda _: deepseek.v31(), (deepseek.OPENER,), deepseek.MARKERS,
                spelling=deepseek.V31_SPELLING),
+    ToolFormat("kimi_k2", lambda _: kimi.parser(), (kimi.OPENER,), kimi.MARKERS, spelling=kimi.SPELLING),
     ToolFormat("llama3_json", lambda _: llama3.parser(), ("ipython",), (llama3.MARKER,),
                spelling=llama3.SPELLING),
     ToolFormat("pythonic", lambda _: pythonic.parser(), (), pythonic.MARKERS),

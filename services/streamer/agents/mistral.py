@@ -18,7 +18,7 @@ SPELLING = Spelling(MARKER, '{"name": "', '", "arguments": ', "}", ", ", f"{MARK
 ARGUMENTS = "[ARGS]"
 NAMED_SPELLING = Spelling(MARKER, MARKER, ARGUMENTS, "", "")
 MARKERS = (MARKER, ARGUMENTS, "[CALL_ID]")
-_NAMED = re.compile(r"\s*([\w.:-]{1,256})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s*(?=\{)")
+_NAMED = re.compile(r"\s*(?P<name>[\w.:-]{1,256})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s*(?=\{)")
 
 
 def parser() -> MarkedCalls:

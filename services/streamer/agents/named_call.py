@@ -12,8 +12,8 @@ LONGEST_HEAD = 1024
 
 
 class NamedCall:
-    """`head`: its first group is the name, and its end is where the arguments begin. `before`: what is content, too, if
-    this is no call."""
+    """`head`: its groups are the `name` and, if the model writes one, the `id`; its end is where the arguments begin.
+    `before`: what is content, too, if this is no call."""
 
     def __init__(self, index: int, before: str, head: re.Pattern[str]) -> None:
         self._index = index
@@ -31,7 +31,8 @@ class NamedCall:
         if found is not None:
             self.calls = 1
             parts, behind = self._arguments(self._held[found.end() :])
-            return [CallDelta(self._index, found[1]), *parts], behind
+            groups = found.groupdict()
+            return [CallDelta(self._index, groups["name"], written_id=groups.get("id", "")), *parts], behind
         if len(self._held) < LONGEST_HEAD:
             return [], None
         return [self._before], self._held

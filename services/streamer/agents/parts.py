@@ -8,11 +8,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A part of the `index`-th call. Its first part has the name; the arguments of all its parts are joined."""
+    """A part of the `index`-th call. Its first part has the name, and the id if the model writes ids; the arguments of
+    all its parts are joined."""
 
     index: int
     name: str = ""
     arguments: str = ""
+    written_id: str = ""
 
 
 # A text is content.

@@ -96,7 +96,7 @@ class AnswerReader:
             calls.append(SaidCall(part.index))
             said.parts.append(calls[-1])
         if part.name:
-            calls[-1].id, calls[-1].name = self.new_id(), part.name
+            calls[-1].id, calls[-1].name = part.written_id or self.new_id(), part.name
             # What comes with its name was held until it was whole.
             self.called, self._last = True, None if part.arguments else JsonScan()
         if self._last is not None and self._last.end(part.arguments) >= 0:

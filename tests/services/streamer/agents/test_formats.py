@@ -74,6 +74,9 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, str]]]] = [
      "Ok", [F, G]),
     ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>" + F[1] + "<｜tool▁call▁end｜>"
      "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "", [F, G]),
+    ("kimi_k2", "Ok.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + F[1]
+     + "<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+     "<|tool_calls_section_end|>", "Ok.", [F, G]),
     ("qwen3_coder", "Ok.\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
      "<parameter=o>\n{\"x\": [true]}\n</parameter>\n<parameter=p>\na\nb\n</parameter>\n</function>\n</tool_call>\n"
      "<tool_call>\n<function=g>\n</function>\n</tool_call>",
@@ -114,6 +117,15 @@ def test_what_a_model_writes_is_read_at_every_cut(
     assert read_at_every_cut(make_of(name), text) == (content, calls)
 
 
+def test_kimis_calls_keep_the_ids_that_the_model_wrote_and_others_get_new_ones() -> None:
+    text = "<|tool_call_begin|>functions.a.b:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    reader = AnswerReader(None, None, make_of("kimi_k2")(), lambda: "new")
+    said = reader.feed(text.format(7) + text.format(8))
+    assert [(call.id, call.name) for call in said.calls] == [("functions.a.b:7", "a.b"), ("functions.a.b:8", "a.b")]
+    [call] = AnswerReader(None, None, make_of("hermes")(), lambda: "new").feed(f"<tool_call>{obj(F)}</tool_call>").calls
+    assert call.id == "new"
+
+
 MALFORMED = [
     ("hermes", "<tool_call>not a call</tool_call>"),
     ("hermes", 'a <tool_call>{"name": 3, "arguments": {}}</tool_call> b'),
@@ -129,6 +141,8 @@ MALFORMED = [
     ("pythonic", "[f(a=" + "[" * 99 + "]" * 99 + ")]"),
     ("pythonic", "[f(a=1e999)]"),
     ("deepseek_v31", "<｜tool▁call▁begin｜>f{}"),
+    ("kimi_k2", "<|tool_call_begin|>functions.f<|tool_call_argument_begin|>{}"),
+    ("kimi_k2", "<|tool_call_begin|>functions.f:0{}"),
     ("qwen3_coder", "<function=f"),
     ("glm45", "<tool_call>f\n<arg_key>s</arg_key>"),
     ("glm45", '<tool_call>{"name": "f"}</tool_call>'),
@@ -176,6 +190,10 @@ WRITERS = {
     "deepseek_v31": lambda calls: "".join(
         f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>" for name, arguments in calls
     ),
+    "kimi_k2": lambda calls: "".join(
+        f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+        for number, (name, arguments) in enumerate(calls)
+    ),
     "openai": lambda calls: "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|end|>"
         for name, arguments in calls
@@ -197,7 +215,7 @@ def test_arguments_are_the_text_that_the_model_wrote(
 
 PIECES = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<｜tool▁call▁begin｜>",
-    "<｜tool▁sep｜>",
+    "<｜tool▁sep｜>", "<|tool_call_begin|>", "functions.f:0", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
     "<｜tool▁call▁end｜>", "<|start|>", "<|channel|>", "<|message|>", "<|end|>", " to=functions.f",
     "<function=", "</function>", "<parameter=", "</parameter>", "<response>", "```", "function",
     '{"name": "f", "arguments": ', '"', "\\", "{", "}", "[", "]", "(", ")", ",", ";", ":", "=", ">", " ", "\n", "f",
@@ -264,6 +282,7 @@ def test_every_name_of_a_setting_has_a_row_and_every_row_a_name() -> None:
         ("{{ tools }}<|start_header_id|>ipython", "llama3_json", None),
         ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜>```json</think>", "deepseek_v3", "deepseek_r1"),
         ("{{ tools }}<｜Assistant｜><｜tool▁call▁begin｜></think>", "deepseek_v31", "deepseek_r1"),
+        ("{{ tools }}<|tool_calls_section_begin|><|tool_call_begin|></think>", "kimi_k2", "qwen3"),
         ("{{ tools }}<think><tool_call><response>", "ernie45", "ernie45"),
         ("{{ tools }}<|start|>assistant<|channel|>analysis<|message|>", "openai", "openai_gptoss"),
         # They know calls, but are told of tools in words.
