@@ -138,9 +138,9 @@ def step_replay(executor: Any, batch: Batch) -> Callable[[], Any]:
     """Starts the graph of this step again, whose inputs stay in their place: no host's work and no copy is in it."""
     executor.forward(batch)
     graphs = executor._graphs
-    bucket = graphs.bucket_of(len(batch.tokens)) if graphs else 0
-    assert bucket, f"there is no graph for {len(batch.tokens)} rows"
-    return lambda: graphs.replay(bucket)
+    sizes = graphs.sizes_of(len(batch.tokens), len(batch.wanted)) if graphs else None
+    assert sizes, f"there is no graph for {len(batch.tokens)} rows"
+    return lambda: graphs.replay(sizes)
 
 
 def kernel_us(call: Callable[[], Any], where: torch.device, most: int = 12, turns: int = 5) -> dict[str, list[float]]:

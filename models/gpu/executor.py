@@ -38,7 +38,7 @@ from models.gpu.can_run import can_run
 from models.gpu.chain import Chain
 from models.gpu.delta_net import GpuDeltaNet
 from models.gpu.entry import GpuEntry, add_norm_or_cast
-from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
+from models.gpu.graphs import FEW, ROOM, Graphs, GraphSizes, choose_buckets, row_bytes
 from models.gpu.inputs import Step, StepInputs
 from models.gpu.latent_attention import GpuLatentAttention
 from models.gpu.mlp import GpuExperts, GpuMlp
@@ -103,7 +103,7 @@ class GpuExecutor:
         self._graphs: Graphs | None = None
         if self._fixed_rows:
             self._small.empty(self._fixed_rows)
-            self._graphs = Graphs(self._run_fixed, self._taken, self._on)
+            self._graphs = Graphs(self._run_fixed, self._taken, self._on, FEW)
         # The inputs of a chain's pass that is too large for a graph.
         self._following: Step | None = None
         # How many steps ran which way: as a "graph", or "eager" because no graph was large enough.
@@ -219,23 +219,22 @@ class GpuExecutor:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
-        rows = len(batch.tokens)
+        rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
-        if self._graphs and (bucket := self._graphs.bucket_of(rows)):
+        if self._graphs and (sizes := self._graphs.sizes_of(rows, wanted)):
             self.steps["graph"] += 1
-            self._fork(self._small.put(batch, bucket))
+            self._fork(self._small.put(batch, sizes.rows))
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
-            self._graphs.replay(bucket)
+            self._graphs.replay(sizes)
             features = None if self._features is None else self._features[:rows]
-            wanted = len(batch.wanted)
             return Output(self._logits[:wanted], features, None if self._final is None else self._final[:wanted])
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
-        final = self._empty_final(len(batch.wanted))
-        return Output(self._run(step, len(batch.wanted), features, given, final=final), features, final)
+        final = self._empty_final(wanted)
+        return Output(self._run(step, wanted, features, given, final=final), features, final)
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -271,7 +270,8 @@ class GpuExecutor:
     def prepare_chain(self, ids: torch.Tensor | None) -> None:
         hidden_size = self._network.hidden_size if self._entry else 0
         self._chain = Chain(self._follow, MAX_ROWS, hidden_size, ids, self._device)
-        self._chain_graphs = Graphs(self._chain.run, self._taken, self._on) if self._graphs else None
+        run = self._chain.run
+        self._chain_graphs = Graphs(lambda sizes: run(sizes.rows), self._taken, self._on) if self._graphs else None
 
     def start_chain(self, logits: torch.Tensor, hidden: torch.Tensor | None) -> None:
         self._chain.start(logits, hidden)
@@ -279,10 +279,10 @@ class GpuExecutor:
     @torch.inference_mode()
     def follow_chain(self, batch: Batch) -> None:
         rows = len(batch.tokens)
-        if self._chain_graphs and (bucket := self._chain_graphs.bucket_of(rows)):
+        if self._chain_graphs and (sizes := self._chain_graphs.sizes_of(rows, rows)):
             self.steps["graph"] += 1
-            self._small.put(batch, bucket)
-            self._chain_graphs.replay(bucket)
+            self._small.put(batch, sizes.rows)
+            self._chain_graphs.replay(sizes)
         else:
             self.steps["eager"] += 1
             self._following = self._large.put(batch, rows)
@@ -307,11 +307,13 @@ class GpuExecutor:
         if len(step.forks[0]):
             self._pages.fork(*step.forks)
 
-    def _run_fixed(self, rows: int) -> None:
+    def _run_fixed(self, sizes: GraphSizes) -> None:
+        rows, wanted = sizes
         with torch.inference_mode():
             given = None if self._hidden is None else self._hidden[:rows]
-            final = None if self._final is None else self._final[:rows]
-            self._run(self._small.fixed_step(rows), rows, self._features, given, self._logits[:rows], final)
+            final = None if self._final is None else self._final[:wanted]
+            step = self._small.fixed_step(rows)
+            self._run(step, wanted, self._features, given, self._logits[:wanted], final)
 
     def _empty_features(self, rows: int) -> torch.Tensor | None:
         if not self._taps:
@@ -395,6 +397,9 @@ class GpuExecutor:
     @torch.inference_mode()
     def copy_page(self, source: int, target: int) -> None:
         self._pages.copy(source, target)
+
+    def copy_state(self, source: int, target: int) -> None:
+        raise AssertionError("no network with states runs here")
 
     def page_memory(self) -> Sequence[PageTensor]:
         return self._pages.by_page()

@@ -2,13 +2,16 @@
 
 Rows are filled up to the next bucket. A graph reads inputs that stay in their place (inputs.py) and writes logits to
 a place that stays. Which buckets there are is chosen at start, from the rows that drafts make and the memory there is.
-Knows nothing of layers: what is captured is a function of the number of rows.
+Large ones have a second graph, with logits of few rows: a prompt's rows need none but the last one's.
+Knows nothing of layers: what is captured is a function of both numbers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from kernels.device import Device
 from models.spec import Attention, DeltaNet, Experts, LatentAttention, Layer, Linear, Network
@@ -20,6 +23,15 @@ BUCKETS = (
     1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256,
     320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048,
 )  # fmt: skip
+# Rows with logits in the second graph of a larger bucket: as many as there are sequences by default.
+FEW = 64
+
+
+class GraphSizes(NamedTuple):
+    """Of a graph: its rows, and those of them that have logits."""
+
+    rows: int
+    wanted: int
 
 
 def choose_buckets(rows: int, row_bytes: int, room: int) -> tuple[int, ...]:
@@ -60,19 +72,27 @@ def _outputs(*linears: Linear | None) -> int:
 
 
 class Graphs:
-    def __init__(self, run: Callable[[int], None], buckets: Sequence[int], device: Device) -> None:
-        """`run(rows)` starts the kernels of a step of so many rows, whose inputs are in place; it must not wait for
-        the device. Inputs must be such that running does no harm."""
-        self.buckets = tuple(buckets)
-        self._replays: dict[int, Callable[[], None]] = {}
+    def __init__(
+        self, run: Callable[[GraphSizes], None], buckets: Sequence[int], device: Device, few: int = 0
+    ) -> None:
+        """`run` starts the kernels of a step of these sizes, whose inputs are in place; it must not wait for the
+        device. Inputs must be such that running does no harm. `few`: rows with logits of second graphs; 0: there are
+        none."""
+        self.buckets, self._few = tuple(buckets), few
+        self._replays: dict[GraphSizes, Callable[[], None]] = {}
         # The largest first: smaller ones fit into the memory it took.
         for rows in reversed(self.buckets):
-            self._replays[rows] = device.capture(lambda rows=rows: run(rows))  # type: ignore[misc]
+            for wanted in (rows, few) if 0 < few < rows else (rows,):
+                sizes = GraphSizes(rows, wanted)
+                self._replays[sizes] = device.capture(partial(run, sizes))
 
-    def bucket_of(self, rows: int) -> int:
-        """The rows of the smallest graph for `rows` rows; 0: no graph is large enough."""
+    def sizes_of(self, rows: int, wanted: int) -> GraphSizes | None:
+        """Of the smallest graph for a step; None: no graph is large enough."""
         place = bisect_left(self.buckets, rows)
-        return self.buckets[place] if place < len(self.buckets) else 0
+        if place == len(self.buckets):
+            return None
+        bucket = self.buckets[place]
+        return GraphSizes(bucket, self._few if wanted <= self._few < bucket else bucket)
 
-    def replay(self, rows: int) -> None:
-        self._replays[rows]()
+    def replay(self, sizes: GraphSizes) -> None:
+        self._replays[sizes]()

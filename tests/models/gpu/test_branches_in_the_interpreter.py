@@ -13,6 +13,7 @@ import torch
 from kernels import interpreter
 from models.batch import Stretch, make_batch, tree_slots
 from models.gpu.executor import GpuExecutor
+from models.gpu.graphs import GraphSizes
 from models.plain import PlainExecutor
 from models.taps import FINAL
 from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
@@ -83,7 +84,7 @@ def test_every_row_of_a_tree_has_the_bits_it_has_in_a_chain(name: str, tmp_path:
     found = executor.forward(make_batch([tree], PAGE)).logits.clone()
     spoiled(executor)
     executor._fork(executor._small.put(make_batch([tree], PAGE), 8))
-    executor._run_fixed(8)
+    executor._run_fixed(GraphSizes(8, 8))
     assert executor._logits[:7].tolist() == found.tolist()
 
     slots = tree_slots(tree, PAGE)

@@ -15,7 +15,7 @@ from kernels.interpreted_device import OutOfOrder
 from models.batch import Stretch, make_batch
 from models.config import read_network
 from models.gpu import executor as gpu
-from models.gpu.graphs import BUCKETS, Graphs, choose_buckets, row_bytes
+from models.gpu.graphs import BUCKETS, Graphs, GraphSizes, choose_buckets, row_bytes
 from services.api.settings import Settings
 from services.worker.loading import rows_a_sequence
 from tests.models.gpu.interpreted import on_cpu, save
@@ -34,17 +34,35 @@ def test_buckets_reach_over_the_rows_asked_for_as_far_as_there_is_memory() -> No
     assert all(after <= 1.5 * before for before, after in pairwise(BUCKETS) if before >= 8)
 
 
+class Noting:
+    """A device that notes what is captured."""
+
+    def __init__(self) -> None:
+        self.captured: list[GraphSizes] = []
+
+    def graphs(self, buckets: tuple[int, ...], few: int = 0) -> Graphs:
+        return Graphs(self.captured.append, buckets, self, few)  # type: ignore[arg-type]
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        return lambda: None
+
+
 def test_rows_run_in_the_next_bucket_and_large_steps_in_none() -> None:
-    captured: list[int] = []
+    device = Noting()
+    graphs = device.graphs(choose_buckets(256, 1, 1 << 30))
+    assert [sizes.rows for sizes in device.captured] == list(reversed(graphs.buckets))
+    found = [graphs.sizes_of(rows, 1) for rows in (1, 2, 3, 5, 17, 256, 257)]
+    assert found == [(1, 1), (2, 2), (4, 4), (8, 8), (24, 24), (256, 256), None]
 
-    class Noting:
-        def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-            run()
-            return lambda: None
 
-    graphs = Graphs(captured.append, choose_buckets(256, 1, 1 << 30), Noting())  # type: ignore[arg-type]
-    assert captured == sorted(captured, reverse=True) == list(reversed(graphs.buckets))
-    assert [graphs.bucket_of(rows) for rows in (1, 2, 3, 5, 17, 256, 257)] == [1, 2, 4, 8, 24, 256, 0]
+def test_a_step_of_many_rows_that_wants_logits_of_few_has_a_graph_of_its_own() -> None:
+    device = Noting()
+    graphs = device.graphs((4, 8, 16), few=8)
+    assert device.captured == [(16, 16), (16, 8), (8, 8), (4, 4)]
+    assert [graphs.sizes_of(rows, wanted) for rows, wanted in ((9, 8), (9, 9), (16, 1), (8, 1), (17, 1))] == [
+        (16, 8), (16, 16), (16, 8), (8, 8), None,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -77,6 +95,21 @@ def test_steps_beyond_the_largest_graph_run_eagerly_and_both_ways_are_counted(tm
     for rows in (1, 4, 5):
         executor.forward(make_batch([Stretch([3] * rows, 0, [1], rows - 1)], 16))
     assert executor.steps == {"graph": 2, "eager": 1}
+
+
+@interpreted
+def test_logits_are_the_same_from_a_graph_that_makes_few_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save("llama", tmp_path)
+    batch = make_batch([Stretch([3, 1, 4, 1, 5], 0, [1], 4), Stretch([9], 0, [2], 0)], 16)
+    expected = load(tmp_path, on_cpu, graph_rows=8).forward(batch).logits.clone()
+    monkeypatch.setattr(gpu, "FEW", 2)
+    executor = load(tmp_path, on_cpu, graph_rows=8)
+    executor._logits.fill_(7.0)
+    assert torch.equal(executor.forward(batch).logits, expected) and expected.shape[0] == 2
+    assert bool((executor._logits[2:] == 7.0).all()), "no other rows have logits"
+    assert executor.steps == {"graph": 1}
 
 
 @interpreted

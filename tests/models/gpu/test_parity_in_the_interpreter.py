@@ -14,6 +14,7 @@ import torch
 from kernels import interpreter
 from models.batch import Stretch, make_batch
 from models.executor import Executor, Options
+from models.gpu.graphs import GraphSizes
 from models.taps import FINAL
 from tests.models.gpu.interpreted import FAMILIES, HYBRIDS, on_cpu, save
 
@@ -95,7 +96,7 @@ def test_features_are_those_of_transformers_and_logits_keep_their_bits(name: str
     executor._small.put(batch, 8)
     executor._features.fill_(torch.nan)
     executor._final.fill_(torch.nan)
-    executor._run_fixed(8)
+    executor._run_fixed(GraphSizes(8, 8))
     assert executor._features[:5].tolist() == tapped.features.tolist()
     assert executor._logits[:1].tolist() == tapped.logits.tolist()
     assert executor._final[:1].tolist() == tapped.final.tolist()
@@ -126,5 +127,5 @@ def test_a_step_filled_up_for_a_graph_gives_the_same_bits(tmp_path: Path) -> Non
     tokens, table, again = parity.random_tokens(3, 5), pages.take(16), pages.take(16)
     expected = executor.forward(make_batch([Stretch(tokens, 0, table, 1)], parity.PAGE_TOKENS)).logits
     executor._small.put(make_batch([Stretch(tokens, 0, again, 1)], parity.PAGE_TOKENS), 4)
-    executor._run_fixed(4)
+    executor._run_fixed(GraphSizes(4, 4))
     assert executor._logits[:2].tolist() == expected.tolist()
