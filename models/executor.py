@@ -103,6 +103,10 @@ class Executor(Protocol):
         """Copy page `source` to page `target`, in all layers."""
         ...
 
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy a state beside pages, with what is kept to roll it back. Of a network that has them."""
+        ...
+
     def page_memory(self) -> Sequence[PageTensor]:
         """The memory of the pages, of all layers in an order that is the same on all ranks."""
         ...

@@ -28,6 +28,9 @@ class States:
         ]
         return np.array(found, np.int32)
 
+    def copy(self, source: int, target: int) -> None:
+        self._settled[target], self._ends[target] = self._settled[source], self._ends[source]
+
     def _go_on(self, first: int, count: int, state: int, start: int, settled: int) -> tuple[int, ...]:
         # From 0: another text, or the same one again after a preemption.
         begin, end = self._settled[state] if start else 0, start + count

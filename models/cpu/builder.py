@@ -42,7 +42,8 @@ def activation_dtype(dtype: str) -> torch.dtype:
 
 
 class ModelBuilder:
-    """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one].
+    """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one]; `states` what delta
+    nets keep of sequences, each [states, ...].
 
     Buffers have room for the widest layer; rows of a narrower one are packed.
     """
@@ -52,6 +53,7 @@ class ModelBuilder:
         self.dtype, self.kind, self.threads = activation_dtype(options.dtype), options.dtype, options.threads
         self.memory = PackedMemory()
         self.pages: list[torch.Tensor] = []
+        self.states: list[torch.Tensor] = []
         self._max_rows = max_rows
         # The step's word that says how many rows ops have.
         self._rows_at = ROWS

@@ -86,6 +86,7 @@ class CpuExecutor:
         self._attention = [one for one in network.paged for _ in range(2)]
         shapes = [page_shape(one, options) for one in network.paged]
         self._states = States(options.states, options.longest_draft) if network.recurrent else None
+        self._kept_of_states = builder.states
         # What of each sequence delta nets run, as long as they do.
         self._table = np.empty(0, np.int32)
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
@@ -171,6 +172,12 @@ class CpuExecutor:
     def copy_page(self, source: int, target: int) -> None:
         for pages in self._pages:
             pages[target] = pages[source]
+
+    def copy_state(self, source: int, target: int) -> None:
+        assert self._states is not None
+        self._states.copy(source, target)
+        for kept in self._kept_of_states:
+            kept[target] = kept[source]
 
     def page_memory(self) -> Sequence[PageTensor]:
         return [

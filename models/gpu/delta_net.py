@@ -36,6 +36,10 @@ class GpuDeltaNet:
         """Memory that layers use in turn."""
         self._scratch = scratch
 
+    def copy_state(self, source: int, target: int) -> None:
+        for kept in (self._memory.states, self._memory.inputs):
+            kept[target] = kept[source]
+
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; the states of the step's sequences go on."""
         spec, mixed = self._spec, self._mixed(x)

@@ -189,11 +189,11 @@ class GpuExecutor:
         for one in own:
             if isinstance(one, GpuDeltaNet):
                 one.share(scratch)
-        states = States(options.states, options.longest_draft) if self._network.recurrent else None
+        self._states = States(options.states, options.longest_draft) if self._network.recurrent else None
         width = -(-options.max_context // options.page_tokens)
         make = partial(
             StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._on,
-            branch_pages=options.branch_pages, blocks=self._network.context is not None, states=states,
+            branch_pages=options.branch_pages, blocks=self._network.context is not None, states=self._states,
         )  # fmt: skip
         # Small steps read from fixed addresses, and send little.
         self._taken, self._fixed_rows = buckets, max(buckets, default=0)
@@ -398,8 +398,13 @@ class GpuExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._pages.copy(source, target)
 
+    @torch.inference_mode()
     def copy_state(self, source: int, target: int) -> None:
-        raise AssertionError("no network with states runs here")
+        assert self._states is not None
+        self._states.copy(source, target)
+        for layer in self._layers:
+            if isinstance(layer.attention, GpuDeltaNet):
+                layer.attention.copy_state(source, target)
 
     def page_memory(self) -> Sequence[PageTensor]:
         return self._pages.by_page()

@@ -39,6 +39,8 @@ class PlainAttention:
         self._keys[target] = self._keys[source]
         self._values[target] = self._values[source]
 
+    def copy_state(self, source: int, target: int) -> None: ...
+
     def page_memory(self) -> list[PageTensor]:
         return [PageTensor(each, 2, self._spec.all_kv_heads) for each in (self._keys, self._values)]
 

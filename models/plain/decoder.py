@@ -131,6 +131,11 @@ class PlainExecutor:
         for layer in self._layers:
             layer.attention.copy_page(source, target)
 
+    @torch.inference_mode()
+    def copy_state(self, source: int, target: int) -> None:
+        for layer in self._layers:
+            layer.attention.copy_state(source, target)
+
     def page_memory(self) -> Sequence[PageTensor]:
         return [memory for layer in self._layers for memory in layer.attention.page_memory()]
 

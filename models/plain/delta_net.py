@@ -41,6 +41,11 @@ class PlainDeltaNet:
 
     def copy_page(self, source: int, target: int) -> None: ...
 
+    def copy_state(self, source: int, target: int) -> None:
+        self._table.copy(source, target)
+        for kept in (self._states, self._inputs):
+            kept[target] = kept[source]
+
     def page_memory(self) -> list[PageTensor]:
         return []
 

@@ -37,6 +37,8 @@ class PlainLatentAttention:
     def copy_page(self, source: int, target: int) -> None:
         self._latents[target] = self._latents[source]
 
+    def copy_state(self, source: int, target: int) -> None: ...
+
     def page_memory(self) -> list[PageTensor]:
         return [PageTensor(self._latents)]
 

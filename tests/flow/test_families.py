@@ -64,7 +64,6 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", DENSE_HYBRID | LAYERS),
     "Qwen3_5MoeForCausalLM": ("Qwen3_5MoeTextConfig", HYBRID | LAYERS),
 }  # fmt: skip
-HYBRIDS = ("Qwen3Next", "Qwen3_5")
 # Other forms of the same: Kimi K2 with its own kind of tokenizer, gpt-oss with experts in mxfp4.
 FORMS = ("kimi_k2", "mxfp4")
 
@@ -102,8 +101,7 @@ def test_drafts_change_no_text_of_a_family(name: str, tmp_path: Path) -> None:
     # Drafts of text and of the head were verified, and some were right.
     assert sources["medusa"] > 20 and sum(sources.values()) - sources["medusa"] > 20, sources
     assert seen["specmesh:spec_decode_num_accepted_tokens_total"] > 0
-    # Hybrids have no prefix cache.
-    assert (seen["specmesh:prefix_cache_hits_total"] >= 16) != SIZES.get(name, ("", {}))[0].startswith(HYBRIDS)
+    assert seen["specmesh:prefix_cache_hits_total"] >= 16
 
 
 def write(name: str, folder: Path) -> None:

@@ -54,8 +54,7 @@ def texts(folder: Path, model: Path, methods: Sequence[str], hybrid: bool) -> di
         seen = mesh.metrics("worker")
         assert seen["specmesh:ranks"] == 1 and seen["specmesh:kernels_compiled_late_total"] == 0
         assert seen["specmesh:spec_decode_num_draft_tokens_total"] > 0
-        hits = seen["specmesh:prefix_cache_hits_total"]
-        assert hits == 0 if hybrid else hits >= 16
+        assert seen["specmesh:prefix_cache_hits_total"] >= 16
         return found
 
 

@@ -151,7 +151,7 @@ def test_drafts_change_no_text(
 
 
 def test_drafts_change_no_text_of_a_hybrid(tmp_path: Path, late: Callable[[], int]) -> None:
-    """A prompt is computed in chunks, and 4 pages are too few for both; states aren't shared."""
+    """A prompt is computed in chunks, and 4 pages are too few for both."""
     parity.save_tiny(Qwen3_5TextConfig, tmp_path, **HYBRID)
     wanted = [{**each, "prompt": each["prompt"][:7], "max_tokens": 12} for each in requests()[:2]]
     expected = run(load(tmp_path, "plain", drafting=False), None, wanted).texts
@@ -160,7 +160,7 @@ def test_drafts_change_no_text_of_a_hybrid(tmp_path: Path, late: Callable[[], in
     before, compiled = Counter(hybrid.counts()), late()
     found = run(hybrid, right_and_wrong(answers, trees=False), wanted, pages=4)
     assert found.texts == expected
-    assert 2 < found.accepted < found.drafted and found.preemptions > 0 and found.found_tokens == 0
+    assert 2 < found.accepted < found.drafted and found.preemptions > 0
     ran = Counter(hybrid.counts()) - before
     assert ran["graph"] and ran["eager"] and late() == compiled
 

@@ -46,6 +46,11 @@ class Texts:
         """Logits of the rows."""
         return self.beside([(text, start, tokens, settled)])
 
+    def copy(self, source: int, target: int) -> None:
+        """The whole text, with its page."""
+        self._executor.copy_page(source, target)
+        self._executor.copy_state(2 - source, 2 - target)
+
     def beside(self, parts: list[tuple[int, int, list[int], int]]) -> torch.Tensor:
         stretches = [
             Stretch(tokens, start, [text], 0, state=2 - text, settled=settled) for text, start, tokens, settled in parts
@@ -78,6 +83,16 @@ def test_a_text_that_begins_again_forgets_the_state_of_the_last_one(texts: Texts
     texts(1, 0, [9, 9, 9, 9])
     assert torch.equal(texts(1, 0, [5, 6, 7]), fresh)
     assert not torch.equal(texts(1, 3, [5]), texts(1, 0, [5]))
+
+
+def test_a_copied_state_goes_on_as_the_one_it_was_copied_from(texts: Texts) -> None:
+    texts(0, 0, [5, 6, 7, 8, 9], settled=4)
+    texts(1, 0, [3] * 30)
+    texts.copy(0, 1)
+    # Text 0 goes another way, which the copy doesn't notice. Its draft of one token can be taken back, too.
+    texts(0, 5, [1, 1, 1])
+    found = texts(1, 4, [2, 4])
+    assert torch.equal(found, texts(2, 0, [5, 6, 7, 8, 2, 4])[4:])
 
 
 def test_a_sequence_that_goes_on_where_nothing_is_kept_is_an_error(texts: Texts) -> None:

@@ -38,6 +38,9 @@ class ParallelExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._on_all(calls.call(calls.COPY, source, target), lambda: self.own.copy_page(source, target))
 
+    def copy_state(self, source: int, target: int) -> None:
+        raise AssertionError("a network with states isn't split (models/shards.py)")
+
     def page_memory(self) -> Sequence[PageTensor]:
         """Rank 0's part of every page. `other_ranks` has the rest."""
         return self.own.page_memory()

@@ -121,7 +121,8 @@ def load_torch_model(
     executor = own if others is None else others.executor(own)
     made = None if opened is None else opened.load(choice.executor, drafting, device)
     if network.recurrent:
-        log.info("sequences of this model have a state beside their pages: prefixes aren't cached, drafts are chains")
+        states = f"{plan.snapshots} more are kept for prefixes" if plan.snapshots else "prefixes aren't cached"
+        log.info("sequences of this model have a state beside their pages: %s, drafts are chains", states)
     facts = _facts(folder, network, choice, options, plan, executor)
     model = TorchModel(executor, facts, verifier(choice.name), choice.name == "triton", made)
     _compile(model, ahead)
@@ -202,7 +203,7 @@ def _planned(options: Options, plan: MemoryPlan, wanted: Wanted) -> Options:
     graph_rows = min(plan.max_sequences * wanted.rows_a_sequence, plan.max_step_tokens)
     return replace(
         options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context, graph_rows=graph_rows,
-        states=plan.max_sequences,
+        states=plan.max_sequences + plan.snapshots,
     )  # fmt: skip
 
 
@@ -222,7 +223,8 @@ def _facts(
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
         branch_pages=options.branch_pages,
-        states=options.states if network.recurrent else 0,
+        states=plan.max_sequences if network.recurrent else 0,
+        snapshots=plan.snapshots,
         max_sequences=plan.max_sequences,
         max_step_tokens=plan.max_step_tokens,
         hidden_size=network.hidden_size,

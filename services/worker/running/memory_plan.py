@@ -40,12 +40,15 @@ _SLOTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
+    """`snapshots`: states that are kept beside those of running sequences."""
+
     pages: int
     branch_pages: int
     # What the pages hold, at most what was asked for.
     context: int
     max_sequences: int
     max_step_tokens: int
+    snapshots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +73,23 @@ def plan_memory(
     page = sum(int(choice.executor.page_bytes(*each)) for each in networks)
     sequences = sizes.max_sequences or (GPU_SEQUENCES if card else CPU_SEQUENCES)
     rows = sizes.max_step_tokens or (GPU_STEP_TOKENS if card else CPU_STEP_TOKENS)
+    state, snapshots = _state_bytes(networks), 0
     try:
         if card and sizes.kv_cache_mb == BY_DEVICE:
             demand = _demand(networks, weights, page)
             fit = fit_card(card, demand, sizes.gpu_memory_utilization, sizes.max_sequences, sizes.max_step_tokens)
             size, sequences, rows = fit.kv_bytes, fit.max_sequences, fit.max_step_tokens
+            snapshots = _snapshots(sequences, size, state)
+            size -= snapshots * state
         else:
             setting = CPU_KV_MB if sizes.kv_cache_mb == BY_DEVICE else sizes.kv_cache_mb
             free = card.free - _step_bytes(networks, rows) if card else available_bytes()
-            weights += sequences * _state_bytes(networks)
+            weights += sequences * state
             needed = _needed_tokens(sequences, options, choice.executor)
             size = kv_cache_bytes(setting, max(0, free - weights), page, needed, options.page_tokens)
+            if snapshots := _snapshots(sequences, size, state):
+                weights += snapshots * state
+                size = kv_cache_bytes(setting, max(0, free - weights), page, needed, options.page_tokens)
     except ValueError as error:
         fix = "take a smaller or a quantised model, or another GPU" if card else "free memory, or give --kv-cache-mb"
         raise ModelError(str(error), fix) from error
@@ -92,7 +101,12 @@ def plan_memory(
     context = min(options.max_context, pages * options.page_tokens)
     if context < options.max_context:
         log.warning("%s", cut_context(options.max_context, context, sizes.kv_cache_mb, card is not None))
-    return MemoryPlan(pages, branch_pages, context, sequences, rows)
+    return MemoryPlan(pages, branch_pages, context, sequences, rows, snapshots)
+
+
+def _snapshots(sequences: int, size: int, state: int) -> int:
+    """States that are kept for prefixes: as many as there are sequences, in at most a quarter of the pages' memory."""
+    return min(sequences, size // 4 // state) if state else 0
 
 
 def _demand(networks: Sequence[tuple[Network, Options]], weights: int, page: int) -> Demand:

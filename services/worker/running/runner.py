@@ -33,6 +33,8 @@ class Facts:
     branch_pages: int = 0
     # Sequences that can have a state beside their pages; 0: those of this model have none.
     states: int = 0
+    # More of them, which follow those: of texts that others may go on with.
+    snapshots: int = 0
     # As set, or by the device.
     max_sequences: int = 64
     max_step_tokens: int = 512

@@ -81,6 +81,9 @@ class TorchModel:
         if self.head is not None:
             self.head.copy_page(source, target)
 
+    def copy_state(self, source: int, target: int) -> None:
+        self.executor.copy_state(source, target)
+
     def page_memory(self) -> PageMemory:
         """The pages' bytes, those of the drafter's layers among them, which rank 0 has alone."""
         facts, executor = self.facts, self.executor

@@ -53,6 +53,7 @@ class Model(Protocol):
     def forward(self, rows: Items[Stretch]) -> Output: ...
     def page_memory(self) -> PageMemory: ...
     def copy_page(self, source: int, target: int) -> None: ...
+    def copy_state(self, source: int, target: int) -> None: ...
     def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
 
 
@@ -172,6 +173,8 @@ class TorchRunner:
         with torch.inference_mode():
             for source, target in work.copies:
                 self._model.copy_page(source, target)
+            for source, target in work.states:
+                self._model.copy_state(source, target)
             if self._model.elsewhere:
                 self._output = self._forward()
                 self._start_verification(self._output.logits)

@@ -98,13 +98,14 @@ class DraftBudget(NamedTuple):
 
 @dataclass(slots=True)
 class Work:
-    """A step. The runner first adds the `new` sequences, forgets the `ended` ones and copies pages (source, target);
-    then it computes and verifies the rows of `items`."""
+    """A step. The runner first adds the `new` sequences, forgets the `ended` ones, copies pages and `states` (source,
+    target) one after the other, then computes and verifies the rows of `items`."""
 
     items: list[SequenceWork] = field(default_factory=list)
     new: list[NewSequence] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    states: list[tuple[int, int]] = field(default_factory=list)
 
 
 class TopId(NamedTuple):

@@ -45,6 +45,9 @@ class Limits:
     # Whether requests may choose strategies that change the text or its distribution.
     allow_lossy: bool = False
     prefix_cache: bool = True
+    # Of a model with states: the first place behind those of running sequences, and how many follow.
+    first_snapshot: int = 0
+    snapshots: int = 0
     # With it pages are named; workers that know the same one have the same names. b"": one of this process alone.
     secret: bytes = field(default=b"", repr=False)
     # Seconds of waiting that weigh as much as one level of priority.
@@ -81,7 +84,7 @@ class Limits:
 
 def limits_of(facts: Facts, **more: Any) -> Limits:
     """Of a loaded model. `more` are other fields of Limits, or values in place of the model's. Where sequences have a
-    state, the pages of a text's beginning are of no use: the state there isn't kept."""
+    state, the pages of a text's beginning are of no use unless the state there is kept, too."""
     fixed: dict[str, Any] = {
         "vocab_size": facts.vocab_size,
         "max_context": facts.max_context,
@@ -93,4 +96,10 @@ def limits_of(facts: Facts, **more: Any) -> Limits:
     limits = Limits(**fixed | more)
     if not facts.states:
         return limits
-    return replace(limits, prefix_cache=False, max_sequences=min(limits.max_sequences, facts.states))
+    return replace(
+        limits,
+        prefix_cache=limits.prefix_cache and facts.snapshots > 0,
+        max_sequences=min(limits.max_sequences, facts.states),
+        first_snapshot=facts.states,
+        snapshots=facts.snapshots,
+    )

@@ -16,6 +16,7 @@ import msgspec
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
+from services.worker.cache.snapshots import Snapshots
 from services.worker.running.work import NO_TOKENS, DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
@@ -66,7 +67,10 @@ class Plan(msgspec.Struct):
 class Planner:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.sharing = Sharing(limits.pages, limits.page_tokens, limits.prefix_cache, limits.secret)
+        self.sharing = Sharing(
+            limits.pages, limits.page_tokens, limits.prefix_cache, limits.secret,
+            Snapshots(limits.first_snapshot, limits.snapshots) if limits.snapshots else None,
+        )  # fmt: skip
         self.pages = self.sharing.pages
         self.held = self.sharing.held
         self.waiting = Waiting()
@@ -222,6 +226,8 @@ class Planner:
             count = 1
             if chunks:
                 count += chunks.get(sequence.sequence_id, 0)
+            if sequence.keep_at:
+                count = min(count, sequence.keep_at[0] - sequence.computed)
             end = sequence.computed + count
             if end <= sequence.room or self.make_room(sequence, end):
                 verify = end == len(sequence.token_ids)

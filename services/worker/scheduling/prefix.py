@@ -5,6 +5,9 @@
                      shared                  each to its own copy
                                                          · the last token is always computed, for its logits
 
+Of a model whose layers keep a state beside pages a text goes on where a state is kept, too (cache/snapshots.py): at the
+last end of a page before its own end, and where the texts that were found part from it.
+
 Three rules. A page enters the prefix cache only when it is full of computed, committed text. A text waits for a prefix
 that a sequence before it is computing, instead of computing it again. What a copied page holds after the prompt is
 overwritten before it is read.
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from services.worker.cache.held import Held
 from services.worker.cache.keys import SECRET_BYTES, Keys
 from services.worker.cache.prefix import PrefixCache
+from services.worker.cache.snapshots import Snapshots
 from services.worker.scheduling.sequence import Sequence
 
 
@@ -28,14 +32,22 @@ class Found:
 
     pages: list[int]
     computed: int
+    # Tokens whose pages were found: more than `computed` where no state is kept.
+    known: int = 0
     copied: int | None = None
     leader: Sequence | None = None
     needed: int = 0
 
 
 class Sharing:
-    def __init__(self, pages: int, page_tokens: int, enabled: bool, secret: bytes = b"") -> None:
+    def __init__(
+        self, pages: int, page_tokens: int, enabled: bool, secret: bytes = b"", snapshots: Snapshots | None = None
+    ) -> None:
+        """`snapshots`: of a model with states."""
         self.cache = PrefixCache(pages, enabled)
+        self.snapshots = snapshots
+        # From place to place, before the next step.
+        self._state_copies: list[tuple[int, int]] = []
         self.pages = self.cache.pages
         self.held = Held(self.pages)
         self._page_tokens = page_tokens
@@ -58,9 +70,13 @@ class Sharing:
         keys = sequence.keys
         if sequence.wants_rows:
             # Rows that are scored or pooled are computed, whether or not their keys and values are there.
-            pages = self.cache.find(keys[1 : sequence.first_wanted // self._page_tokens + 1])
-            return Found(pages, len(pages) * self._page_tokens)
+            whole = sequence.first_wanted // self._page_tokens
         pages = self.cache.find(keys[1 : whole + 1])
+        if self.snapshots is not None:
+            count = self.snapshots.longest(keys[1 : len(pages) + 1])
+            return Found(pages[:count], count * self._page_tokens, len(pages) * self._page_tokens)
+        if sequence.wants_rows:
+            return Found(pages, len(pages) * self._page_tokens)
         computed = len(pages) * self._page_tokens
         if len(pages) < whole:
             leader = self._leader(keys[len(pages) + 1], sequence)
@@ -122,10 +138,28 @@ class Sharing:
         sequence.entered = len(found.pages)
         if not self.cache.enabled:
             return
+        if self.snapshots is not None:
+            self._go_on_from(self.snapshots, sequence, found)
         whole = len(sequence.keys) - 1
         for key in sequence.keys[sequence.entered + 1 : whole + 1]:
             self._underway.setdefault(key, sequence)
         self._offer_prompt(sequence)
+
+    def _go_on_from(self, snapshots: Snapshots, sequence: Sequence, found: Found) -> None:
+        if found.pages:
+            place = snapshots.use(sequence.keys[len(found.pages)])
+            self._state_copies.append((place, sequence.state_place))
+        last = (sequence.length - 1) // self._page_tokens * self._page_tokens
+        sequence.keep_at = sorted({at for at in (found.known, last) if at > found.computed})
+
+    def _keep_state(self, snapshots: Snapshots, sequence: Sequence) -> None:
+        """Its step has ended where its state is to be kept."""
+        key = sequence.keys[sequence.keep_at.pop(0) // self._page_tokens]
+        self._state_copies.append((sequence.state_place, snapshots.enter(key)))
+
+    def take_state_copies(self) -> list[tuple[int, int]]:
+        taken, self._state_copies = self._state_copies, []
+        return taken
 
     def advanced(self, sequence: Sequence) -> None:
         """More of its text has been computed: its full pages can be found from now on."""
@@ -141,6 +175,8 @@ class Sharing:
                 if self._underway.get(key) is sequence:
                     del self._underway[key]
             sequence.entered = full
+        if self.snapshots is not None and sequence.keep_at and sequence.computed == sequence.keep_at[0]:
+            self._keep_state(self.snapshots, sequence)
         if not sequence.prompt_offered:
             self._offer_prompt(sequence)
 
@@ -170,6 +206,14 @@ class Sharing:
     def distrust(self, sequence: Sequence) -> None:
         """The engine failed on it: others must not use what it computed."""
         self.cache.forget(sequence.pages)
+        if self.snapshots is not None:
+            self.snapshots.forget(sequence.keys)
+
+    def forget_all(self) -> None:
+        self.cache.clear()
+        self._state_copies.clear()
+        if self.snapshots is not None:
+            self.snapshots.clear()
 
     # Checks ---------------------------------------------------------------------------------------------
 
@@ -177,3 +221,5 @@ class Sharing:
         """By counts: a request that arrives meanwhile would wait for a look at a GPU's hundred thousand pages."""
         assert not self._underway and not self._prompts, "nothing is underway when no sequence runs"
         self.held.check()
+        if self.snapshots is not None:
+            self.snapshots.check()

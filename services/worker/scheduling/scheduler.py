@@ -149,7 +149,7 @@ class Scheduler:
         self._underway.clear()
         for sequence in list(self._sequences.values()):
             self._fail(sequence, "engine", event.message, retryable=True)
-        self.planner.sharing.cache.clear()
+        self.planner.sharing.forget_all()
 
     # A step --------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Scheduler:
         self._underway.append((plan.items, items))
         new = [self._introduced(item.sequence) for item in plan.items if not item.sequence.introduced]
         ended, self._ended = self._ended, []
-        return Work(items, new, ended, plan.copies)
+        return Work(items, new, ended, plan.copies, self.planner.sharing.take_state_copies())
 
     def go_on(self, result: Result) -> Work | None:
         """The step after the one that has this result, if nothing is to be decided for it. StepDone, with the result,

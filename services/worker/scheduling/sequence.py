@@ -62,7 +62,7 @@ class Sequence:
         "accepted", "accepted_at", "arrival_length", "attempt", "cached_tokens", "charge_at", "charged",
         "computed", "deadline", "draft_length", "drafted", "drafted_at", "drafter", "drafts", "embedding",
         "empty_steps", "end_reason", "entered", "forces_text", "found_tokens", "generate", "introduced",
-        "keys", "lent", "limit", "method", "milestone", "min_length", "order", "pages", "pool_from",
+        "keep_at", "keys", "lent", "limit", "method", "milestone", "min_length", "order", "pages", "pool_from",
         "pooling", "prompt_key", "prompt_offered", "prompt_tokens", "request_id", "room", "sampling",
         "scored", "sequence_id", "shows_rejected", "state", "state_place", "stop_ids", "stop_token", "tally",
         "token_ids", "trees", "verification", "verifying",
@@ -117,6 +117,8 @@ class Sequence:
         self.keys: list[bytes] = []
         self.entered = 0
         self.prompt_key = b""
+        # Of a model with states: computed tokens at which steps end, so that the state there can be kept.
+        self.keep_at: list[int] = []
         self.prompt_offered = False
         # Prompt tokens found in the cache for this attempt, here or at the worker that handed over pages; None until it
         # runs.

@@ -86,6 +86,16 @@ def test_rows_and_states_have_the_bits_of_plain_decoding_whatever_was_taken_back
     assert executor.steps["graph"] > 10 and executor.steps["eager"] > 3
 
 
+def test_a_copied_state_goes_on_as_the_one_it_was_copied_from(executor: GpuExecutor) -> None:
+    run(executor, (0, 0, [5, 6, 7, 8, 9], 4))
+    executor.copy_page(0, 1)
+    executor.copy_state(2, 1)
+    # Text 0 goes another way, which the copy doesn't notice; its draft of one token can be taken back, too.
+    run(executor, (0, 5, [1, 1, 1], 8))
+    found = run(executor, (1, 4, [2, 4], 6))
+    assert torch.equal(found, run(executor, (2, 0, [5, 6, 7, 8, 2, 4], 6))[4:])
+
+
 def test_a_text_that_begins_again_forgets_the_state_of_the_last_one(executor: GpuExecutor) -> None:
     fresh = run(executor, (2, 0, [5, 6], 2))
     run(executor, (2, 0, [9, 9, 9], 3))

@@ -191,7 +191,7 @@ def test_an_invalid_option_is_refused(options: dict[str, Any], said: str, tmp_pa
         load(tmp_path, **options)
 
 
-def test_a_model_with_states_has_chains_no_prefix_cache_and_memory_for_its_states(
+def test_a_model_with_states_has_chains_and_memory_for_its_states_and_those_it_keeps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -206,14 +206,16 @@ def test_a_model_with_states_has_chains_no_prefix_cache_and_memory_for_its_state
     caplog.set_level(logging.INFO, "specmesh.worker")
     facts = load(tmp_path, max_sequences=7, longest_draft=5).facts
     assert facts.path.startswith("compiled loops") and (facts.states, facts.branch_pages) == (7, 0)
-    assert "prefixes aren't cached, drafts are chains" in caplog.text
+    assert "7 more are kept for prefixes, drafts are chains" in caplog.text
     limits = limits_of(facts, max_sequences=9, prefix_cache=True)
-    assert (limits.prefix_cache, limits.max_running) == (False, 7)
+    assert (limits.prefix_cache, limits.max_running, limits.first_snapshot, limits.snapshots) == (True, 7, 7, 7)
     # A state of 4 heads, and 5 + 3 rows of q, k, v, b and a; keys and values of the other layer.
     state, page = 4 * (4 * 16 * 16 + 8 * (2 * 32 + 64 + 2 * 4)), 2 * 2 * 16 * 16 * 4
     monkeypatch.setattr("services.worker.running.memory_plan.available_bytes", lambda: 10 << 20)
-    few, many = (load(tmp_path, kv_cache_mb=0, max_sequences=n, longest_draft=5).facts.pages for n in (100, 300))
-    assert few - many == pytest.approx(0.6 * 200 * state / page, abs=1)
+    few, many = (load(tmp_path, kv_cache_mb=0, max_sequences=n, longest_draft=5).facts for n in (100, 300))
+    states = (300 + many.snapshots) - (100 + few.snapshots)
+    assert few.snapshots == 100 < many.snapshots < 300
+    assert few.pages - many.pages == pytest.approx(0.6 * states * state / page, abs=1)
 
 
 def test_a_family_that_the_loops_run_is_not_left_to_plain_torch(tmp_path: Path) -> None:
