@@ -88,6 +88,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("allowed_hosts", "", "Comma-separated names that Host headers may have on a server without api_keys and on metrics ports, besides IP addresses, names without a dot and this machine's; pages of these hosts may send requests; *: any", roles="all"),
     _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
     _row("api_metrics", "local", "Who may read /metrics of all processes on the API port; local: programs on this machine, with the API key if there is one, nobody if there are several; callers: everyone who may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
+    _row("max_itl_ms", 1000, "Longest time of a step on a CPU, in milliseconds, by what steps took: prompts are cut into chunks that take no longer, so that running streams get their tokens meanwhile", low=10, high=60_000, roles="worker"),
     _row("max_waiting", 256, "Maximum number of choices in the mesh, admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),

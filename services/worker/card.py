@@ -29,6 +29,7 @@ def limits_for(settings: Settings, runner: Runner, secret: bytes) -> Limits:
         max_sequences=settings.max_sequences or facts.max_sequences,
         max_step_tokens=settings.max_step_tokens or facts.max_step_tokens,
         rows_cost=not runner.elsewhere,
+        longest_step=0.0 if runner.elsewhere else settings.max_itl_ms / 1000,
         max_waiting=settings.max_waiting,
         method=settings.method,
         methods=served_methods(runner.drafters),

@@ -199,6 +199,7 @@ class Engine:
             (work, result), self._unlearned = self._unlearned, None
             size = size_of(work.items)
             self._observe(size.rows, result.seconds)
+            self.scheduler.took(size.rows, result.seconds)
             self.drafts.learn(work, result, size)
 
     def _take_mail(self) -> None:

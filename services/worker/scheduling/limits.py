@@ -30,6 +30,8 @@ class Limits:
     max_step_tokens: int = 512
     # Whether twice the rows take twice the time, as on a CPU; on a GPU hundreds take little longer than a few.
     rows_cost: bool = False
+    # Seconds that a step with prompts may take, where rows cost time; 0.0: any.
+    longest_step: float = 0.0
     max_waiting: int = 256
     method: str = NAIVE
     methods: tuple[str, ...] = field(default_factory=lambda: tuple(METHODS))

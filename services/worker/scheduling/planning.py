@@ -19,6 +19,7 @@ from services.api.drafter import NO_DRAFT, Draft
 from services.worker.cache.snapshots import Snapshots
 from services.worker.running.work import NO_TOKENS, DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.pace import LEAST, Pace
 from services.worker.scheduling.prefix import Found, Sharing
 from services.worker.scheduling.rows import enough_for_a_step, most_for_drafts, share_chunks, wanted_rows
 from services.worker.scheduling.sequence import Sequence, SequenceState
@@ -82,6 +83,7 @@ class Planner:
         self._joined = False
         # Rows of drafts in the last step.
         self._drafted = 0
+        self.pace = Pace(limits.longest_step) if limits.longest_step else None
 
     # Coming and going -----------------------------------------------------------------------------------
 
@@ -217,7 +219,7 @@ class Planner:
             # A prompt whose rows have logits doesn't end with the most that it may have.
             ends = self.limits.rows_cost and not any(sequence.wants_rows for sequence in prompts)
             enough = enough_for_a_step(len(self.running)) if ends else None
-            chunks = share_chunks(wanted, rows - len(self.running) - kept, enough)
+            chunks = share_chunks(wanted, self._for_prompts(rows - len(self.running) - kept), enough)
         items: list[Planned] = []
         free = rows
         # In order: a sequence can take pages only from those behind it, which aren't planned yet; preempted ones leave
@@ -235,6 +237,13 @@ class Planner:
                 free -= count
         joined, self._joined = self._joined, False
         return Plan(items, min(draft_rows, free), copies, joined)
+
+    def _for_prompts(self, rows: int) -> int:
+        """Of so many that there are beside drafts and a row of each sequence."""
+        if self.pace is None:
+            return rows
+        beside = self.limits.max_step_tokens - rows
+        return min(rows, max(LEAST, self.pace.rows - beside))
 
     def make_room(self, sequence: Sequence, end: int) -> bool:
         """Get pages for the first `end` tokens, preempting from the end of the order; False: the sequence itself was

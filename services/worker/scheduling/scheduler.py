@@ -189,6 +189,11 @@ class Scheduler:
         ended, self._ended = self._ended, []
         return Work(following, ended=ended)
 
+    def took(self, rows: int, seconds: float) -> None:
+        """The time of a step of so many rows."""
+        if self.planner.pace is not None:
+            self.planner.pace.took(rows, seconds)
+
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True
         return NewSequence(
