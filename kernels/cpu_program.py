@@ -47,6 +47,8 @@ FORKS, FORK_COUNT, ALSO_ROWS, ALSO_SLOTS, ALSO_COUNT = range(11, 16)
 FEATURE_ROWS = 16
 # Of delta nets: what of each sequence is run, [STATE_COUNT, columns] int32 (kernels/delta_rule/table.py).
 STATES, STATE_COUNT = 17, 18
+# How many of the wanted rows have logits: the first ones.
+LOGITS_COUNT = 19
 STEP_WORDS = 32
 
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)

@@ -27,6 +27,8 @@ class Stretch:
     (models/branches.py); what they hold is not needed before or after the step. Pages in an array of int32 are taken as
     they are; others cost time for each page. Rows of a `block` see all of it, those behind them too.
 
+    With `states_only` these rows have no logits: only what the head would read is wanted.
+
     Of a network with states (Network.recurrent), `state` says which is the sequence's, and rows from position `settled`
     on may be taken back (-1: none): the next stretch of the sequence begins where what is kept of this one ends."""
 
@@ -39,6 +41,7 @@ class Stretch:
     block: bool = False
     state: int = 0
     settled: int = -1
+    states_only: bool = False
 
 
 _BUFFERS = (array, np.ndarray)
@@ -57,7 +60,8 @@ class Batch:
     table_width: int
     tiles: np.ndarray  # [T · 3] int32: sequence, first row, rows
     tile_work: np.ndarray  # [T] int64: pages looked at by the rows of a tile
-    wanted: np.ndarray  # [W] int64: rows whose logits are returned
+    # Rows whose logits are returned, then those of which only what the head would read is (`states_only`).
+    wanted: np.ndarray  # [W] int64
     # Pages to copy before anything is stored: from, to.
     forks: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [F · 2] int32
     # Rows whose key and value are also stored in a second slot.
@@ -69,6 +73,12 @@ class Batch:
     seen: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
     # Of each sequence its state, and the position up to which it is settled.
     states: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [S · 2] int32
+    # How many of the last wanted rows have no logits.
+    states_only: int = 0
+
+    @property
+    def with_logits(self) -> int:
+        return len(self.wanted) - self.states_only
 
 
 class Bounds(NamedTuple):
@@ -119,6 +129,8 @@ class _Sequences:
         # Of each token of the stretches: its row, and whether its logits are wanted.
         self._row_of = np.arange(rows)
         self._wanted = np.ones(rows, bool)
+        # Of those that have no logits; None: of none, as in most steps.
+        self._states_only: np.ndarray | None = None
         self._rows = 0
         self._forks: list[int] = []
         self._also_rows: list[int] = []
@@ -132,11 +144,11 @@ class _Sequences:
         self._pages = [each.pages if isinstance(each.pages, _BUFFERS) else array("i", each.pages) for each in stretches]
         for each, count in zip(stretches, counts, strict=True):
             self._states += (each.state, each.start + count if each.settled < 0 else each.settled)
-            self._skip_logits(each)
+            self._mark_wanted(each)
             self._rows += count
 
     def add_any(self, stretch: Stretch) -> None:
-        self._skip_logits(stretch)
+        self._mark_wanted(stretch)
         if stretch.parents:
             self.add_tree(stretch)
         elif stretch.block:
@@ -144,8 +156,12 @@ class _Sequences:
         else:
             self.add(stretch, stretch.start, len(stretch.tokens), stretch.pages)
 
-    def _skip_logits(self, stretch: Stretch) -> None:
+    def _mark_wanted(self, stretch: Stretch) -> None:
         """Of the stretch that is added next."""
+        if stretch.states_only:
+            if self._states_only is None:
+                self._states_only = np.zeros(len(self._wanted), bool)
+            self._states_only[self._rows : self._rows + len(stretch.tokens)] = True
         if count := stretch.logits_from:
             assert count <= len(stretch.tokens)
             self._wanted[self._rows : self._rows + count] = False
@@ -199,6 +215,10 @@ class _Sequences:
         work = np.empty(len(tiles), np.int64)
         _fill(columns.reshape(3, -1), pages, self._page_tokens, positions, slots, tables, tiles, work)
         by_row, feature_rows = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        wanted, alone = self._row_of[self._wanted], 0
+        if self._states_only is not None:
+            only = self._states_only[self._wanted]
+            wanted, alone = np.concatenate([wanted[~only], wanted[only]]), int(only.sum())
         by_row[self._row_of] = np.fromiter(chain.from_iterable(tokens), np.int32, rows)
         feature_rows[self._row_of] = np.arange(rows)
         return Batch(
@@ -209,13 +229,14 @@ class _Sequences:
             table_width=width,
             tiles=tiles.reshape(-1),
             tile_work=work,
-            wanted=self._row_of[self._wanted],
+            wanted=wanted,
             forks=np.array(self._forks, np.int32),
             also_rows=np.array(self._also_rows, np.int32),
             also_slots=np.array(self._also_slots, np.int64),
             feature_rows=feature_rows,
             seen=np.array(self._seen, np.int32),
             states=np.array(self._states, np.int32),
+            states_only=alone,
         )
 
 

@@ -46,14 +46,14 @@ class Options:
 class Output:
     """What one forward pass gives, on the executor's device. The next call may write over it."""
 
-    # Of the wanted rows, float32 [W, vocab].
+    # Of the wanted rows but those with `states_only`, float32 [Batch.with_logits, vocab].
     logits: torch.Tensor
     # Of all rows, in the order of the tokens of the stretches (Batch.feature_rows): [R, taps · hidden], each row the
     # values of the taps side by side. The dtype is that of activations: float32 where Options.dtype is float32 and on a
     # CPU without bfloat16 instructions, else bfloat16. None without taps.
     features: torch.Tensor | None = None
-    # What the head reads of the wanted rows, [W, hidden]: the output of the final norm, in the dtype of activations.
-    # None where the network has no head.
+    # What the head reads of the wanted rows, or would of those with `states_only`, which are last, [W, hidden]: the
+    # output of the final norm, in the dtype of activations. None where the network has no head.
     final: torch.Tensor | None = None
 
 

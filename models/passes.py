@@ -32,10 +32,12 @@ def forward(
         given = None if hidden is None else hidden[begin:row]
         output = run(part, given)
         made.append(Output(output.logits.clone(), _copied(output.features), _copied(output.final)))
+    finals = [(each.final, len(each.logits)) for each in made if each.final is not None]
     return Output(
         torch.cat([each.logits for each in made]),
         _joined([each.features for each in made]),
-        _joined([each.final for each in made]),
+        # First of all rows with logits, then of those without.
+        _joined([final[:count] for final, count in finals] + [final[count:] for final, count in finals]),
     )
 
 
@@ -76,11 +78,8 @@ def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:
                 room = limit
             tokens = each.tokens[first : first + room]
             wanted_from = min(max(each.logits_from - first, 0), len(tokens))
-            parts[-1].append(
-                Stretch(
-                    tokens, each.start + first, each.pages, wanted_from, state=each.state, settled=each.settled
-                )
-            )
+            start, more = each.start + first, (each.state, each.settled, each.states_only)
+            parts[-1].append(Stretch(tokens, start, each.pages, wanted_from, (), (), False, *more))
             first += len(tokens)
             room -= len(tokens)
     return parts

@@ -24,6 +24,7 @@ from kernels.cpu_program import (
     FEATURE_ROWS,
     FORK_COUNT,
     FORKS,
+    LOGITS_COUNT,
     POSITIONS,
     ROWS,
     SEEN,
@@ -116,7 +117,7 @@ class CpuExecutor:
         assert (hidden is not None) == self._entered
         rows, wanted = len(batch.tokens), len(batch.wanted)
         self._put(batch, hidden)
-        logits = self._logits.view(wanted)
+        logits = self._logits.view(batch.with_logits)
         if self._group is None:
             self._program.run(0, self._end)
         else:
@@ -138,7 +139,7 @@ class CpuExecutor:
         self._batch = batch
         step = self._program.step
         step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
-        step[TABLE_WIDTH] = batch.table_width
+        step[LOGITS_COUNT], step[TABLE_WIDTH] = batch.with_logits, batch.table_width
         step[FORK_COUNT], step[ALSO_COUNT] = len(batch.forks) // 2, len(batch.also_rows)
         assert (self._features is None and hidden is None) or len(batch.feature_rows) == rows
         for word, array, dtype in (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.cpu_program import WANTED_COUNT, Op
+from kernels.cpu_program import LOGITS_COUNT, Op
 from kernels.linear.cpu import STORE
 from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
@@ -53,7 +53,7 @@ def build(builder: ModelBuilder) -> list[Step]:
     if network.head.parts:
         head = builder.pack(network.head)
         ops.append(builder.norm(network.norm, wanted_only=True))
-        ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
+        ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, LOGITS_COUNT))
     # What no op holds by itself lives as long as the first one.
     ops[0] = Op(first.run, first.chunks, first.words, (*first.keeps, builder))
     return ops

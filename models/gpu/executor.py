@@ -226,15 +226,18 @@ class GpuExecutor:
             self._fork(self._small.put(batch, sizes.rows))
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
+            # With the head of all rows that it has.
             self._graphs.replay(sizes)
             features = None if self._features is None else self._features[:rows]
-            return Output(self._logits[:wanted], features, None if self._final is None else self._final[:wanted])
+            final = None if self._final is None else self._final[:wanted]
+            return Output(self._logits[: batch.with_logits], features, final)
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
         final = self._empty_final(wanted)
-        return Output(self._run(step, wanted, features, given, final=final), features, final)
+        logits = self._run(step, wanted, features, given, final=final, with_logits=batch.with_logits)
+        return Output(logits, features, final)
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -334,8 +337,10 @@ class GpuExecutor:
         hidden: torch.Tensor | None,
         logits: torch.Tensor | None = None,
         final: torch.Tensor | None = None,
+        with_logits: int | None = None,
     ) -> torch.Tensor:
-        """Logits of the wanted rows, written to `logits` if that is given, as what the head reads is to `final`."""
+        """Logits of the wanted rows, or of the first `with_logits` of them, written to `logits` if that is given, as
+        what the head reads is to `final`."""
         residual, delta, beside = self._embedded(step.tokens), None, None
         if self._entry is not None and hidden is not None:
             residual, beside = self._entry(residual, hidden[step.feature_rows])
@@ -355,6 +360,8 @@ class GpuExecutor:
             x = x if final is None else final.copy_(x)
         else:
             x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype, final)
+        if with_logits is not None:
+            x = x[:with_logits]
         own = gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
         return own if self._group is None else self._side_by_side(self._group, own)
 

@@ -85,10 +85,10 @@ class PlainExecutor:
         else:
             rows = enumerate(_rows_alone(batch))
             parts = [self._run(row, None if hidden is None else hidden[at : at + 1]) for at, row in rows]
-            # They came in the order of the rows.
-            order = torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)
             logits, final, features = (torch.cat(each) for each in zip(*parts, strict=True))
-            logits, final = logits[order], final[order]
+            # They came in the order of the rows.
+            logits = logits[self._order(batch.wanted[: batch.with_logits])]
+            final = final[self._order(batch.wanted)]
         read = final if self._head else None
         if not self._taps:
             return Output(logits, final=read)
@@ -104,8 +104,8 @@ class PlainExecutor:
     def _run(
         self, batch: Batch, hidden: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of the wanted rows the logits and what the head reads; and the features of all rows in their order, [R, 0]
-        without taps."""
+        """Of the wanted rows the logits, where they have some, and what the head reads; and the features of all rows in
+        their order, [R, 0] without taps."""
         x, beside = self._embedding(torch.from_numpy(batch.tokens).to(self._device)), None
         if self._entry is not None:
             x, beside = self._entry(x, hidden)
@@ -118,10 +118,15 @@ class PlainExecutor:
             kept[FINAL] = self._norm(x)
         wanted = torch.from_numpy(batch.wanted).to(self._device)
         final = self._norm(x[wanted])
-        logits = self._head(final).float() if self._head else x.new_empty(len(wanted), 0)
+        judged = final[: batch.with_logits]
+        logits = self._head(judged).float() if self._head else x.new_empty(len(judged), 0)
         if self._group is not None:
             logits = self._group.side_by_side(self._filled(logits), self._vocab_size)
         return logits, final, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
+
+    def _order(self, rows: np.ndarray) -> torch.Tensor:
+        """Where each is among them in the order of the rows."""
+        return torch.from_numpy(np.argsort(np.argsort(rows))).to(self._device)
 
     def _filled(self, logits: torch.Tensor) -> torch.Tensor:
         """As wide as everyone's: the last rank may have fewer tokens."""
@@ -202,6 +207,7 @@ def _entry(entry: Entry | None, weights: Weights, options: Options, device: str)
 def _rows_alone(batch: Batch) -> Iterator[Batch]:
     """Every row as a batch of its own, in their order: a row reads what the rows before it stored."""
     wanted = set(batch.wanted.tolist())
+    states_only = set(batch.wanted[batch.with_logits :].tolist())
     states = batch.states.reshape(-1, 2)
     for sequence, (rows, table) in enumerate(sequences(batch)):
         for row in range(rows.start, rows.stop):
@@ -218,4 +224,5 @@ def _rows_alone(batch: Batch) -> Iterator[Batch]:
                 also_rows=np.zeros(int(also.sum()), np.int32),
                 also_slots=batch.also_slots[also],
                 states=states[sequence],
+                states_only=int(row in states_only),
             )

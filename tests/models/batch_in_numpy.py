@@ -31,6 +31,7 @@ class _Making:
         self._tiles: list[tuple[int, int, int]] = []
         self._work: list[int] = []
         self._wanted: list[np.ndarray] = []
+        self._states_only: list[np.ndarray] = []
         self._forks: list[int] = []
         self._also_rows: list[int] = []
         self._also_slots: list[int] = []
@@ -39,7 +40,8 @@ class _Making:
 
     def add_chain(self, stretch: Stretch) -> None:
         count = len(stretch.tokens)
-        self._wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
+        wanted = self._states_only if stretch.states_only else self._wanted
+        wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
         at = np.arange(stretch.start, stretch.start + count, dtype=np.int32)
         self._feature_rows.append(np.arange(self._rows, self._rows + count, dtype=np.int32))
         self._add(stretch, stretch.tokens, at, np.asarray(stretch.pages, np.int32))
@@ -96,12 +98,13 @@ class _Making:
             table_width=width,
             tiles=np.asarray(self._tiles, np.int32).reshape(-1),
             tile_work=np.asarray(self._work, np.int64),
-            wanted=np.concatenate(self._wanted),
+            wanted=np.concatenate([*self._wanted, *self._states_only]),
             forks=np.asarray(self._forks, np.int32),
             also_rows=np.asarray(self._also_rows, np.int32),
             also_slots=np.asarray(self._also_slots, np.int64),
             feature_rows=np.concatenate(self._feature_rows),
             states=np.array(self._states, np.int32),
+            states_only=sum(map(len, self._states_only)),
         )
 
 

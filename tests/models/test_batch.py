@@ -17,8 +17,8 @@ from tests.models import batch_in_numpy
 def same(one: Batch, other: Batch) -> None:
     for field in fields(Batch):
         expected, found = getattr(one, field.name), getattr(other, field.name)
-        if field.name == "table_width":
-            assert expected == found
+        if field.name in ("table_width", "states_only"):
+            assert expected == found, field.name
         else:
             assert expected.dtype == found.dtype and expected.shape == found.shape, field.name
             assert np.array_equal(expected, found) and found.flags.c_contiguous, field.name
@@ -31,7 +31,8 @@ def drawn(draw: random.Random, page_tokens: int, tree: bool) -> Stretch:
     wanted_from = draw.choice([0, 0, count - 1, count])
     if not tree or count == 1:
         settled = draw.choice([-1, start + 1])
-        return Stretch(tokens, start, pages, wanted_from, state=draw.choice([0, 7]), settled=settled)
+        state, states_only = draw.choice([0, 7]), draw.random() < 0.3
+        return Stretch(tokens, start, pages, wanted_from, state=state, settled=settled, states_only=states_only)
     likely = draw.choice([0.0, 0.5, 0.9])
     parents = [row - 1 if draw.random() < likely else draw.randrange(-1, row) for row in range(count - 1)]
     return Stretch(

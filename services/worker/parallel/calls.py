@@ -8,7 +8,7 @@ The first `INLINE` words travel in one message of that length, which is all for 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ INLINE: Final = 512
 MOST_WORDS: Final = 1 << 28
 
 _WIDE = ("slots", "tile_work", "wanted", "also_slots")  # int64; the other arrays are int32
-_ARRAYS = tuple(field.name for field in fields(Batch) if field.name != "table_width")
+# In the order in which they are sent.
+_NUMBERS = ("table_width", "states_only")
+_ARRAYS = tuple(field.name for field in fields(Batch) if field.name not in _NUMBERS)
 
 
 def call(name: int, *numbers: int) -> np.ndarray:
@@ -32,7 +34,7 @@ def call(name: int, *numbers: int) -> np.ndarray:
 def forward_call(batch: Batch) -> np.ndarray:
     arrays = [np.ascontiguousarray(getattr(batch, name), _type(name)) for name in _ARRAYS]
     sizes = [_words(array.nbytes) for array in arrays]
-    head = [FORWARD, batch.table_width, *map(len, arrays)]
+    head = [FORWARD, *(getattr(batch, name) for name in _NUMBERS), *map(len, arrays)]
     words = np.zeros(1 + len(head) + sum(sizes), np.int64)
     words[0] = len(words) - 1
     words[1 : 1 + len(head)] = head
@@ -45,12 +47,14 @@ def forward_call(batch: Batch) -> np.ndarray:
 
 def batch_of(words: np.ndarray) -> Batch:
     """Of a forward call, without the word that says how many follow."""
-    at, found = 2 + len(_ARRAYS), {}
-    for name, count in zip(_ARRAYS, words[2:at].tolist(), strict=True):
+    first = 1 + len(_NUMBERS)
+    at, found = first + len(_ARRAYS), dict[str, Any]()
+    for name, count in zip(_ARRAYS, words[first:at].tolist(), strict=True):
         size = _words(count * np.dtype(_type(name)).itemsize)
         found[name] = words[at : at + size].view(_type(name))[:count]
         at += size
-    return Batch(**found, table_width=int(words[1]))
+    width, states_only = words[1:first].tolist()
+    return Batch(**found, table_width=width, states_only=states_only)
 
 
 def tell(group: Group, words: np.ndarray) -> None:

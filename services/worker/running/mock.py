@@ -164,6 +164,8 @@ class MockRunner:
         return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(item.rows for item in work.items)
 
     def _verdict(self, item: SequenceWork) -> Verdict:
+        if item.pooled:
+            return Verdict([], 0)
         known, draft = self._known[item.sequence_id], item.draft
         fail_every, position = self.profile.fail_every, item.position
         if fail_every and item.sequence_id % fail_every == 0 and position > known.prompt_tokens:

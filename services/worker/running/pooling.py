@@ -1,7 +1,7 @@
 """Embeddings of prompts, from the hidden states behind the final norm.
 
-    final states   a0 a1 a2 | b0 | c0 c1       a1 a2: of a's last two tokens, to be pooled; c: a draft, verified
-                      ─────
+    rows           b0 | c0 c1 | a1 a2         a1 a2: of a's last two tokens, to be pooled; c: a draft, verified
+    logits         b0   c0 c1
 
 A prompt comes in chunks. What is pooled of them is added up row by row, in the order of the text: the sum has the same
 bits however the prompt is cut.
@@ -37,16 +37,11 @@ class Pool:
 
 
 def pool(
-    items: Sequence[SequenceWork], final: torch.Tensor, pools: Mapping[int, Pool]
+    items: Sequence[SequenceWork], pooled: torch.Tensor, pools: Mapping[int, Pool]
 ) -> dict[int, bytes]:
     """Add what is pooled of a step, and return the embeddings of the prompts that are complete. One that is not finite
-    is left out. `final` [W, H]: of all rows with logits."""
-    places: list[int] = []
-    row = 0
-    for item in items:
-        row += item.rows - item.logits_from
-        places += range(row - item.pooled, row)
-    states = final[torch.tensor(places, device=final.device)].float().cpu().numpy()
+    is left out. `pooled` [P, H]: in the order of the items."""
+    states = pooled.float().cpu().numpy()
     found: dict[int, bytes] = {}
     begin = 0
     for item in items:

@@ -33,11 +33,11 @@ def score(
             columns = _columns(verifier, logits, row, item, counts[item.sequence_id])
             if columns is not None:
                 found[item.sequence_id] = columns
-        row += item.unverified
-        own = len(item.draft.tokens) + 1 if item.verify else 0
+        row += len(item.scored)
+        own = len(item.draft.tokens) + 1 if item.chooses else 0
         verified += range(row, row + own)
         row += own
-    assert row == logits.shape[0], "every row with logits is scored, pooled or verified"
+    assert row == logits.shape[0], "every row with logits is scored or verified"
     return logits[torch.tensor(verified, dtype=torch.int64, device=logits.device)], found
 
 

@@ -167,7 +167,7 @@ class TorchRunner:
             [
                 (item, sampler)
                 for item in work.items
-                if item.verify and (sampler := self._samplers[item.sequence_id]).rows is not None
+                if item.chooses and (sampler := self._samplers[item.sequence_id]).rows is not None
             ]
         )
         with torch.inference_mode():
@@ -189,8 +189,8 @@ class TorchRunner:
             for index, item in enumerate(work.items):
                 if item.scored and item.sequence_id not in scores:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
-                if item.pooled and item.verify and item.sequence_id not in embeddings:
-                    verdicts[index] = Verdict([], 0, failure=NO_EMBEDDING)
+                if item.pooled and item.verify:
+                    verdicts[index] = Verdict([], 0, failure="" if item.sequence_id in embeddings else NO_EMBEDDING)
             for item, verdict in zip(work.items, verdicts, strict=True):
                 if verdict is not None and (sampler := self._samplers[item.sequence_id]).follows:
                     sampler.commit(verdict.tokens)
@@ -216,13 +216,13 @@ class TorchRunner:
         if not any(item.pooled for item in items):
             return {}
         assert output.final is not None
-        return pool(items, output.final, self._pools)
+        return pool(items, output.final[len(output.logits) :], self._pools)
 
     def _score(
         self, items: list[SequenceWork], logits: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
         """The logits of the rows to be verified, and what is asked of the prompts' rows."""
-        if not any((item.scored or item.pooled) and item.unverified for item in items):
+        if not any(item.scored for item in items):
             return logits, {}
         counts = {item.sequence_id: self._samplers[item.sequence_id].prompt_logprobs for item in items if item.scored}
         return score(self._model.verifier, items, logits, counts)
@@ -254,13 +254,13 @@ class TorchRunner:
         if any(sampler.logprobs >= 0 for sampler in samplers):
             self._add_logprobs(logits, samplers, verdicts, answers, begins)
         following = iter(verdicts)
-        return [next(following) if item.verify else None for item in items]
+        return [next(following) if item.chooses else None for item in items]
 
     def _start_verification(self, logits: torch.Tensor) -> None:
         """Where all that it needs is known. Masks come beside the model; scores of prompts use the same logits."""
         self._verification = None
         items = self._work.items
-        if any(item.scored or item.pooled or self._samplers[item.sequence_id].masked_late for item in items):
+        if any(item.scored or self._samplers[item.sequence_id].masked_late for item in items):
             return
         asked = self._asked(items, {})
         if asked is not None:
@@ -268,7 +268,7 @@ class TorchRunner:
             self._verification = asked
 
     def _asked(self, items: list[SequenceWork], masked: Mapping[int, RowMasks | None]) -> _Verification | None:
-        verified = [item for item in items if item.verify]
+        verified = [item for item in items if item.chooses]
         if not verified:
             return None
         samplers = [self._samplers[item.sequence_id] for item in verified]
@@ -276,7 +276,7 @@ class TorchRunner:
 
     def _keep(self, items: list[SequenceWork], answers: Answers, begins: list[int]) -> None:
         """Keys and values of a tree's accepted path move to where a chain's would be."""
-        verified = (index for index, item in enumerate(items) if item.verify)
+        verified = (index for index, item in enumerate(items) if item.chooses)
         accepted, rows = answers.accepted.tolist(), answers.rows.tolist()
         self._model.keep(
             [
@@ -341,5 +341,5 @@ def _rows(item: SequenceWork) -> Stretch:
     following = draft.tokens
     return Stretch(
         tokens + following if following else tokens, item.start, item.pages, item.logits_from, draft.parents,
-        state=item.state, settled=item.position,
+        state=item.state, settled=item.position, states_only=item.pooled > 0,
     )  # fmt: skip

@@ -52,8 +52,9 @@ class SequenceWork(NamedTuple):
     drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
     below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
     before it, and these rows are the last ones before the row that verifies, if there is one. `pooled`: how many of
-    the last tokens have hidden states that are pooled; such a sequence has no draft, and the step that verifies it
-    gives its embedding. `state`: which of the states that a model may keep beside pages is its (Facts.states).
+    the last tokens have hidden states that are pooled; such a sequence has no draft and no logits, and the step with
+    the last of its prompt (`verify`) gives its embedding and no token. `state`: which of the states that a model may
+    keep beside pages is its (Facts.states).
     """
 
     sequence_id: int
@@ -78,15 +79,15 @@ class SequenceWork(NamedTuple):
         return self.start + len(self.tokens)
 
     @property
-    def logits_from(self) -> int:
-        """The first of `tokens` whose row has logits; their number: only rows of the draft have some, or none."""
-        without = len(self.tokens) - self.verify
-        return without - self.unverified if self.scored or self.pooled else without
+    def chooses(self) -> bool:
+        """Whether the step gives a token."""
+        return self.verify and not self.pooled
 
     @property
-    def unverified(self) -> int:
-        """Rows of `tokens` that have logits and aren't verified."""
-        return len(self.scored) or max(0, self.pooled - self.verify)
+    def logits_from(self) -> int:
+        """The first of `tokens` whose row has logits, or is pooled; their number: only rows of the draft have some, or
+        none."""
+        return len(self.tokens) - (self.pooled or len(self.scored) + self.verify)
 
 
 class DraftBudget(NamedTuple):
@@ -134,9 +135,9 @@ class Verdict:
 
 @dataclass(slots=True)
 class Result:
-    """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown.
-    `prompt_logprobs`: by sequence, those of the tokens to be scored. `embeddings`: by sequence, of those that were
-    verified and have `pooling`; float32."""
+    """For each item its verdict, None if nothing was verified; that of an embedding has no tokens. `seconds` is the
+    time of the step; 0: unknown. `prompt_logprobs`: by sequence, those of the tokens to be scored. `embeddings`: by
+    sequence, of those whose prompt is complete and that have `pooling`; float32."""
 
     verdicts: list[Verdict | None]
     seconds: float = 0.0

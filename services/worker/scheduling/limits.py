@@ -12,8 +12,7 @@ from services.worker.running.runner import Facts
 # Default draft length of `auto`, which verifies only the part that pays; other methods verify all of it.
 LONGEST_AUTO = 48
 AS_FITS = Verification()
-# Most bytes that logits of prompt tokens take in a step (float32), for requests that want their log-probabilities, or
-# the mean of their hidden states: logits are computed of all rows behind the final norm.
+# Most bytes that logits of prompt tokens take in a step (float32), for requests that want their log-probabilities.
 PROMPT_LOGITS_BYTES = 64 << 20
 
 
@@ -62,7 +61,7 @@ class Limits:
 
     @property
     def scored_rows(self) -> int:
-        """Most rows of a step that are scored or pooled, beyond the one that each sequence has."""
+        """Most rows of a step that are scored, beyond the one that each sequence has."""
         return PROMPT_LOGITS_BYTES // (4 * self.vocab_size)
 
     @property

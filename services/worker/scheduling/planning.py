@@ -217,7 +217,7 @@ class Planner:
             kept = min(draft_rows, self._drafted + drafting) if drafting else 0
             wanted = wanted_rows(prompts, self.limits.scored_rows)
             # A prompt whose rows have logits doesn't end with the most that it may have.
-            ends = self.limits.rows_cost and not any(sequence.wants_rows for sequence in prompts)
+            ends = self.limits.rows_cost and not any(sequence.scores for sequence in prompts)
             enough = enough_for_a_step(len(self.running)) if ends else None
             chunks = share_chunks(wanted, self._for_prompts(rows - len(self.running) - kept), enough)
         items: list[Planned] = []

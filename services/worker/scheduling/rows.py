@@ -24,12 +24,12 @@ def most_for_drafts(rows: int, running: int) -> int:
 
 
 def wanted_rows(prompts: list[Sequence], scored: int) -> dict[int, int]:
-    """Rows beyond the first one that each could have. Rows of a prompt that are scored or pooled have logits, which
-    take memory: at most `scored` of them."""
+    """Rows beyond the first one that each could have. Rows of a prompt that are scored have logits, which take memory:
+    at most `scored` of them."""
     wanted: dict[int, int] = {}
     for sequence in prompts:
         wanted[sequence.sequence_id] = sequence.longest_chunk - 1
-        if sequence.wants_rows:
+        if sequence.scores:
             wanted[sequence.sequence_id] = min(wanted[sequence.sequence_id], scored)
             scored -= wanted[sequence.sequence_id]
     return wanted

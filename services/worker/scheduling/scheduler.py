@@ -225,7 +225,7 @@ class Scheduler:
             sequence.computed_chunk(item.count)
             self.planner.advanced(sequence)
             return
-        if not verdict.tokens:
+        if not verdict.tokens and not sequence.embedding:
             if verdict.reason == "engine":
                 self.planner.sharing.distrust(sequence)
             self._fail(sequence, verdict.reason, verdict.failure or "the engine gave no token")

@@ -402,8 +402,8 @@ class Controller:
             if item.draft.tokens and verdict is not None and verdict.tokens:
                 self.counts.verified(item.draft, verdict.accepted)
         if result.seconds > 0:
-            # Rows of a prompt that is scored or pooled cost more than others.
-            if not (result.prompt_logprobs or any(item.pooled for item in work.items)):
+            # Rows of a prompt that is scored cost more than others.
+            if not result.prompt_logprobs:
                 self.cost_model.learn(*size, result.seconds)
             self._probes.passed(result.seconds)
             self._step_seconds = result.seconds

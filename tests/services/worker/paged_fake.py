@@ -162,6 +162,8 @@ class PagedFake:
 
     def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)
+        if item.pooled:
+            return Verdict([], 0)
         verdict = self._on_tree(item) if item.draft.parents else self._on_chain(item)
         self._texts[item.sequence_id] += verdict.tokens
         return verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from tiny_folder import write_tiny_model
 from transformers import AutoModelForCausalLM
 
+from kernels.gemm import fused as gemm
 from models.config import read_network
 from models.cpu.executor import CpuExecutor
 from models.executor import Executor, Options
@@ -41,10 +43,10 @@ def numbers(outcome: Outcome) -> np.ndarray:
     return np.frombuffer(outcome.finished.embedding, np.float32)
 
 
-def tiny(folder: Path, executor: str) -> TorchModel:
+def tiny(folder: Path, executor: str, graph_rows: int = 256) -> TorchModel:
     """Triton runs in its interpreter, on the CPU."""
     network = read_network(write_tiny_model(folder))
-    options = Options(dtype="float32", pages=12, page_tokens=8, max_context=64)
+    options = Options(dtype="float32", pages=12, page_tokens=8, max_context=64, graph_rows=graph_rows)
     made: Executor
     if executor == "triton":
         made = GpuExecutor(network, Weights(folder), options, device="cpu")
@@ -74,6 +76,52 @@ def test_each_executor_gives_the_hidden_states_of_transformers(tmp_path: Path, e
         alone = run_all(TorchRunner(model), [generate])[0][0]
         assert outcome.finished.embedding == alone.finished.embedding
     assert crowded[1].ids == run_all(TorchRunner(model), [wanted[1]])[0][0].ids
+
+
+UNTOUCHED = 12345.0
+
+
+def rows_of_the_head(model: TorchModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many the head computes in each call."""
+    made: Any = model.executor
+    seen: list[int] = []
+    if isinstance(made, CpuExecutor):
+        forward = made.forward
+
+        def written(*given: Any) -> Any:
+            memory = made._logits.view(made.max_rows)
+            memory.fill_(UNTOUCHED)
+            output = forward(*given)
+            seen.append(int((memory != UNTOUCHED).sum()) // model.facts.vocab_size)
+            return output
+
+        monkeypatch.setattr(made, "forward", written)
+    elif isinstance(made, GpuExecutor):
+        linear = gemm.linear
+
+        def counted(x: torch.Tensor, weight: Any, *more: Any, **named: Any) -> torch.Tensor:
+            seen.extend([len(x)] if weight is made._head else [])
+            return linear(x, weight, *more, **named)
+
+        monkeypatch.setattr(gemm, "linear", counted)
+    else:
+        head = made._head
+        monkeypatch.setattr(made, "_head", lambda x: (seen.append(len(x)), head(x))[1])
+    return seen
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
+def test_no_logits_are_computed_of_what_is_embedded(
+    tmp_path: Path, executor: str, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a step that is a graph computes logits of all its rows, whoever reads them."""
+    model = tiny(tmp_path, executor, graph_rows=0)
+    seen = rows_of_the_head(model, monkeypatch)
+    run_all(TorchRunner(model), [embed(PROMPT, pooling)], max_step_tokens=8)
+    assert sum(seen) == 0
+    run_all(TorchRunner(model), [embed(PROMPT, pooling), request(PROMPT[:5], max_tokens=6)], max_step_tokens=8)
+    assert sum(seen) == 6
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])

@@ -46,11 +46,13 @@ def test_the_size_of_a_step(items: list[SequenceWork], size: tuple[int, int]) ->
         (SequenceWork(1, [4, 5, 6], 0, [0], False), 3),
         (SequenceWork(1, [4, 5, 6], 0, [0], True), 2),
         (SequenceWork(1, [4, 5, 6], 0, [0], True, scored=[5, 6]), 0),
+        (SequenceWork(1, [4, 5, 6], 0, [0], True, pooled=2), 1),
+        (SequenceWork(1, [4, 5, 6], 0, [0], False, pooled=3), 0),
         # After a preemption the first row was scored before.
         (SequenceWork(1, [4, 5, 6], 0, [0], False, scored=[6, 7]), 1),
     ],
 )
-def test_logits_are_of_the_rows_that_score_and_verify(item: SequenceWork, first: int) -> None:
+def test_rows_that_score_verify_or_are_pooled_go_to_the_end_of_the_model(item: SequenceWork, first: int) -> None:
     assert item.logits_from == first
 
 

@@ -63,14 +63,14 @@ def test_after_a_preemption_no_row_is_pooled_twice() -> None:
     scheduler.check_idle()
 
 
-def test_rows_with_logits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooled_rows_have_no_logits_and_so_no_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PROMPT_LOGITS_BYTES", 6 * VOCABULARY * 4)
     scheduler = Scheduler(Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=40, max_step_tokens=64))
     for sequence_id, pooling in enumerate((MEAN, LAST, MEAN)):
         scheduler.handle(Arrived(replace(embed(PROMPT, pooling), cache_salt=str(sequence_id)), sequence_id))
     work, _ = placed(scheduler)
-    rows = [(len(item.tokens), item.pooled, item.unverified) for item in work.items]
-    assert rows == [(7, 7, 7), (30, 1, 0), (1, 1, 1)]
+    rows = [(len(item.tokens), item.pooled, item.chooses) for item in work.items]
+    assert rows == [(30, 30, False), (30, 1, False), (4, 4, False)]
 
 
 def test_a_prompt_may_fill_the_context_and_no_more() -> None:

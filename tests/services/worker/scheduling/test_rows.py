@@ -65,7 +65,7 @@ def test_no_row_is_given_twice_and_none_is_left_where_it_is_wanted() -> None:
 def test_prompts_that_are_scored_share_the_rows_that_may_have_logits() -> None:
     lengths = {"a": (50, True), "b": (9, False), "c": (20, True), "d": (5, True)}
     running = [
-        cast(Any, SimpleNamespace(sequence_id=sequence_id, longest_chunk=length, wants_rows=scores))
+        cast(Any, SimpleNamespace(sequence_id=sequence_id, longest_chunk=length, scores=scores))
         for sequence_id, (length, scores) in lengths.items()
     ]
     assert wanted_rows(running, 60) == {"a": 49, "b": 8, "c": 11, "d": 0}

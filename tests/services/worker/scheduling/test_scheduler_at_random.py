@@ -147,7 +147,7 @@ class World:
         drafts = {each.sequence_id: self.guess(each) for each in drafting if chance.random() < 0.9}
         work = scheduler.place(drafts, {each.sequence_id: DraftBudget(3) for each in drafting})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
-        assert sum(item.unverified for item in work.items) <= SCORED_ROWS + len(work.items)
+        assert sum(len(item.scored) for item in work.items) <= SCORED_ROWS + len(work.items)
         for item, sequence in zip(work.items, sequences, strict=True):
             assert possible(item.draft.tokens, item.draft.parents)
             assert not item.draft.tokens or sequence.wants_draft
