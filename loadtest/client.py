@@ -8,11 +8,12 @@ measurement. Knows no workloads and no statistics.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -23,6 +24,8 @@ from loadtest.outcome import Outcome
 
 MAX_ERROR_BODY = 64 * 1024
 MAX_PLAIN_BODY = 64 * 1024 * 1024
+# Of a slow reader's socket, in bytes: what the kernel takes while it doesn't read.
+SLOW_BUFFER = 4096
 _POSTED = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
 
 
@@ -52,15 +55,19 @@ class Origin:
 class ClientConnection(asyncio.Protocol):
     """One TCP connection with one exchange at a time. Between exchanges it is in the client's pool."""
 
-    def __init__(self, now: Callable[[], float], on_idle_lost: Callable[[ClientConnection], None]) -> None:
+    def __init__(
+        self, now: Callable[[], float], on_idle_lost: Callable[[ClientConnection], None], read_pause: float = 0.0
+    ) -> None:
         self._now = now
         self._on_idle_lost = on_idle_lost
+        self._read_pause = read_pause
         self.transport: asyncio.Transport | None = None
         self._exchange: HttpExchange | None = None
 
     def send(self, exchange: HttpExchange, request: bytes) -> None:
         assert self.transport is not None and self._exchange is None
         self._exchange = exchange
+        exchange.outcome.local_port = self.transport.get_extra_info("sockname")[1]
         self.transport.write(request)
 
     def release(self) -> None:
@@ -87,6 +94,13 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
             return
         self._exchange.received(data, self._now())
+        if self._read_pause and self.usable and self.transport is not None:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(self._read_pause, self._read_on)
+
+    def _read_on(self) -> None:
+        if self.usable and self.transport is not None:
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -156,6 +170,7 @@ class HttpExchange:
         else:
             self.outcome.error = f"http_{self._reader.status}"
             self.outcome.detail = _error_of(self._error_body)
+            self.outcome.retry_after = self._reader.headers.get(b"retry-after", b"").decode(errors="replace")
         self._end(self._reader.keep_alive, now)
 
     def _fail(self, kind: str, detail: str, now: float) -> None:
@@ -174,8 +189,13 @@ class HttpExchange:
 class Client:
     """Keeps idle connections to one server and runs exchanges over them."""
 
-    def __init__(self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0) -> None:
+    def __init__(
+        self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0,
+        read_pause: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`read_pause`: a slow reader, that waits so many seconds after each read of a few KiB."""
         self.url = url
+        self.read_pause = read_pause
         self.origin = Origin.of(url)
         self.timeout = timeout
         self.connect_timeout = connect_timeout
@@ -236,11 +256,27 @@ class Client:
             self._idle.pop().abort()
 
     async def _connect(self) -> ClientConnection:
+        origin = self.origin
         async with asyncio.timeout(self.connect_timeout):
+            where: dict[str, Any] = {"host": origin.host, "port": origin.port}
+            if self.read_pause:
+                where = {"sock": await self._slow_socket(), "server_hostname": origin.host if self._tls else None}
             _, connection = await self._loop.create_connection(
-                lambda: ClientConnection(self.now, self._forget), self.origin.host, self.origin.port, ssl=self._tls
+                lambda: ClientConnection(self.now, self._forget, self.read_pause), ssl=self._tls, **where
             )
         return connection
+
+    async def _slow_socket(self) -> socket.socket:
+        made = socket.socket(socket.AF_INET6 if ":" in self.origin.host else socket.AF_INET)
+        try:
+            made.setblocking(False)
+            # Before it connects: the window is agreed on then.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_BUFFER)
+            await self._loop.sock_connect(made, (self.origin.host, self.origin.port))
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _request(self, line: str, headers: bytes, body: bytes) -> bytes:
         return line.encode() + b" HTTP/1.1\r\n" + self._head + headers + b"\r\n" + body

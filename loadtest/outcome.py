@@ -50,6 +50,8 @@ class Outcome:
     pieces: dict[int, list[str]] | None = None  # choice -> its text; None: texts are not kept
     error: str = ""
     detail: str = ""
+    retry_after: str = ""  # the header of an HTTP error
+    local_port: int = 0  # of the connection
     abandoned: bool = False
 
     @property

@@ -146,10 +146,12 @@ async def test_an_error_in_the_stream_is_an_error_of_its_own_kind(server: Script
 
 async def test_an_answer_other_than_200_is_named_by_its_status(raw_server: RawServer) -> None:
     body = b'{"error": {"message": "too many", "code": "overloaded"}}'
-    url = await raw_server(b"HTTP/1.1 429 Too Many\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    head = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n"
+    url = await raw_server(head % len(body) + body)
     client = Client(url)
     outcome = await ask(client)
     assert outcome.error == "http_429" and outcome.detail == "overloaded: too many"
+    assert outcome.retry_after == "7" and outcome.local_port
     client.close()
 
 
@@ -279,3 +281,17 @@ def test_addresses_with_and_without_scheme_path_and_port() -> None:
 async def test_a_key_that_would_break_the_header_is_refused() -> None:
     with pytest.raises(ValueError, match="key"):
         Client("http://localhost", api_key="a\r\nX: y")
+
+
+async def test_a_slow_reader_takes_a_little_at_a_time_and_all_in_the_end(server: ScriptedServer) -> None:
+    words = 4000
+    quick, slow = Client(server.url, timeout=20.0), Client(server.url, timeout=20.0, read_pause=0.001)
+    reads = []
+    for client in (quick, slow):
+        outcome = await ask(client, max_tokens=words)
+        assert outcome.ok and outcome.chunks == words
+        # What is read at once has one time.
+        reads.append(sum(gap > 0 for gap in outcome.gaps))
+        client.close()
+    assert outcome.ended - outcome.started > 0.001 * reads[1]
+    assert reads[1] > 50
