@@ -20,8 +20,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
 from bench.shown import Shown
@@ -107,18 +108,23 @@ def missed(figures: dict[str, Any]) -> Iterator[str]:
             yield f"{fault}: {name} is {seen[name]}, the bar is {most}"
 
 
+class Served(Protocol):
+    port: int
+
+
 def together(
-    mesh: RunningMesh, options: argparse.Namespace, strike: Callable[[], Any]
+    server: Served, options: argparse.Namespace, strike: Callable[[], Any], patience: float = 600.0
 ) -> tuple[list[FailoverHeard], Any]:
-    """All streams at once, and what `strike` says, which is called when they are under way."""
+    """All streams at once, and what `strike` says, which is called when they are under way. `patience`: seconds without
+    anything new after which a stream has failed."""
     under_way = threading.Semaphore(0)
 
     def listen(number: int) -> FailoverHeard:
         prompt = f"Story number {number}: once upon a time there was a {number} and then another {number}"
         body = {"model": NAME, "prompt": prompt, "max_tokens": options.tokens, "ignore_eos": True, "temperature": 0}
         try:
-            found = chunks(mesh.port, body, came=under_way.release)
-        except (OSError, Refused) as failure:
+            found = chunks(server.port, body, patience, under_way.release)
+        except (OSError, HTTPException, ValueError, Refused) as failure:
             return FailoverHeard("", 0.0, str(failure) or type(failure).__name__)
         gaps = [later - before for before, later in itertools.pairwise(found.at)]
         return FailoverHeard(found.text, max(gaps, default=0.0), "" if found.ended else "the stream has no end")
@@ -164,14 +170,23 @@ def states(mesh: RunningMesh) -> dict[str, str]:
 
 
 def workers(mesh: RunningMesh) -> dict[str, int]:
-    """The processes that do the work, by instance."""
+    return instances(mesh, "worker")
+
+
+def instances(mesh: RunningMesh, role: str) -> dict[str, int]:
+    """The processes that do a role's work, by instance."""
     found = descendants(mesh.process.pid).items()
-    return {_instance(pid): pid for pid, command in found if " run worker" in command and not is_parent(pid)}
+    pids = [pid for pid, command in found if f" run {role}" in command and not is_parent(pid)]
+    return {name: pid for pid in pids if (name := _instance(pid))}
 
 
 def _instance(pid: int) -> str:
-    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return dict(each.split(b"=", 1) for each in pairs if b"=" in each)[b"SPECMESH_INSTANCE"].decode()
+    """"" where it has just ended."""
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return dict(each.split(b"=", 1) for each in pairs if b"=" in each).get(b"SPECMESH_INSTANCE", b"").decode()
 
 
 def until_ready(mesh: RunningMesh, count: int = 2) -> None:

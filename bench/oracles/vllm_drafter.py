@@ -207,8 +207,9 @@ class Side:
 
 @contextmanager
 def engine(
-    name: str, folder: Path, command: Path, model: Path, options: argparse.Namespace, namespace: str = ""
-) -> Iterator[str]:
+    name: str, folder: Path, command: Path, model: Path, options: argparse.Namespace, namespace: str = "",
+    served_as: str = "m", rows: int = ROWS,
+) -> Iterator[str]:  # fmt: skip
     """vLLM; its URL."""
     more = {
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_NO_USAGE_STATS": "1",
@@ -220,8 +221,8 @@ def engine(
         more["LD_PRELOAD"] = str(library)
     port = free_ports(1)
     words = [
-        command, "serve", model, "--served-model-name", "m", "--dtype", options.dtype, "--max-model-len", "4096",
-        "--max-num-seqs", ROWS, "--num-gpu-blocks-override", BLOCKS, *["--enforce-eager"] * options.eager,
+        command, "serve", model, "--served-model-name", served_as, "--dtype", options.dtype, "--max-model-len", "4096",
+        "--max-num-seqs", rows, "--num-gpu-blocks-override", BLOCKS, *["--enforce-eager"] * options.eager,
         "--host", "127.0.0.1", "--port", port, "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
     ]  # fmt: skip
     if config := SIDES[name]:
