@@ -36,6 +36,7 @@ from bench.failures.soak_growth import ProcessSample
 from bench.failures.soak_traffic import (
     KINDS,
     LEAVES_WITHIN,
+    REFUSED,
     Caller,
     Fate,
     SoakRequest,
@@ -182,6 +183,8 @@ class Soak:
             outcome = await client.stream(path, body, scheduled=0.0, keep_text=True)
             if outcome.ok:
                 return outcome.text
+            if outcome.error not in REFUSED:
+                break
             await asyncio.sleep(AGAIN_S)
         raise RuntimeError(f"a calm mesh didn't answer: {outcome.error} {outcome.detail}")
 

@@ -30,10 +30,9 @@ from services.api.settings import PREFIX, Settings, to_environment
 
 STOPPED_S = (1.0, 5.0)
 LIED_S, DESCRIPTORS_S, DISK_S, OVERLOADED_S = 10.0, 4.0, 10.0, 5.0
-
-
 # After a streamer was struck its connections may break for so long: a stop may last, and then it is replaced.
 LOST_WITHIN_S = 12.0
+LISTENS = "0A"  # in /proc/net/tcp
 
 
 class Struck(NamedTuple):
@@ -191,8 +190,8 @@ def clients_of(pid: int, port: int) -> set[int]:
     found = set()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         words = line.split()
-        here, there, inode = words[1], words[2], words[9]
-        if inode in own and int(here.rpartition(":")[2], 16) == port:
+        here, there, state, inode = words[1], words[2], words[3], words[9]
+        if inode in own and state != LISTENS and int(here.rpartition(":")[2], 16) == port:
             found.add(int(there.rpartition(":")[2], 16))
     return found
 
