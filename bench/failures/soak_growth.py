@@ -90,7 +90,9 @@ def grown_up(life: Sequence[ProcessSample]) -> list[ProcessSample]:
 
 
 def common_slope(lives: Sequence[Sequence[tuple[float, float]]]) -> Slope | None:
-    across, up, stretches = [], [], []
+    across: list[np.ndarray[Any, Any]] = []
+    up: list[np.ndarray[Any, Any]] = []
+    stretches: list[tuple[int, int]] = []
     for number, life in enumerate(lives):
         times, values = np.array(life, dtype=np.float64).T
         across.append(times - times.mean())
