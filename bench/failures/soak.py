@@ -23,9 +23,12 @@ import random
 import signal
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -47,7 +50,7 @@ from bench.failures.soak_traffic import (
 )
 from bench.running_mesh import RunningMesh
 from bench.shown import Shown
-from loadtest.client import Client, ServerUnusable
+from loadtest.client import Client
 from loadtest.outcome import Outcome
 
 HELP = "a mesh for an hour under mixed streams and a fault every 20 s: failed, changed, not ready, growth"
@@ -248,12 +251,8 @@ class Soak:
         print(f"{at:.1f} s: {name}: {await self._faults.strike(name)}", flush=True)
 
     async def _probe(self) -> None:
-        client = Client(self._mesh.url)
-
         async def ask(at: float) -> None:
-            try:
-                await client.get("/health/ready", timeout=PROBE_WITHIN_S)
-            except ServerUnusable as why:
+            if why := await asyncio.to_thread(why_not_ready, self._mesh.url):
                 self._not_ready.append(at)
                 print(f"{at:.1f} s, after {self._fault_before(at)}: not ready: {why}", flush=True)
 
@@ -297,6 +296,17 @@ class Soak:
         if self._options.picture:
             finished = [each.at for each in self._ends if each.fate == "finished"]
             self._options.picture.write_text(soak_growth.picture(self._samples, finished, minutes), "utf-8")
+
+
+def why_not_ready(url: str) -> str:
+    """Empty where it is."""
+    try:
+        with urllib.request.urlopen(f"{url}/health/ready", timeout=PROBE_WITHIN_S):
+            return ""
+    except urllib.error.HTTPError as refused:
+        return f"{refused.code} {refused.read(300).decode(errors='replace')}"
+    except (OSError, HTTPException) as gone:
+        return str(gone) or type(gone).__name__
 
 
 def counted(
