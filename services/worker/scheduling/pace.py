@@ -1,5 +1,5 @@
-"""How many rows a step may have where rows cost time, as on a CPU: whoever waits for a next token waits for all of them,
-and a process that completes nothing for long counts as stuck (`stale_after`)."""
+"""How many rows a step may have where rows cost time, as on a CPU: whoever waits for a next token waits for all of
+them, and a process that completes nothing for long counts as stuck (`stale_after`)."""
 
 from __future__ import annotations
 
