@@ -61,6 +61,8 @@ def test_rows_are_those_of_the_reference_however_a_text_is_cut(
 def test_a_text_as_a_whole_in_chunks_and_row_by_row_has_the_same_bits() -> None:
     layer, text = Layer(), words(sum(SIZES), 2)
     whole = layer([(0, 0, text, len(text))])
+    # NaN would be NaN's bits.
+    assert whole.isfinite().all()
     state = layer.memory.states[0].clone()
     for sizes in (SIZES, (1,) * len(text)):
         found, start = [], 0
@@ -85,6 +87,7 @@ def test_the_state_after_drafts_that_are_taken_back_is_that_of_plain_decoding_bi
         expected = [layer([(1, at, right[:1], at + 1)])]
         assert_same_bits(layer.memory.states[0], layer.memory.states[1])
         expected += [layer([(1, at + row, [token], at + row + 1)]) for row, token in enumerate(right[1:], 1)]
+        assert found.isfinite().all()
         assert_same_bits(found[: accepted + 1], torch.cat(expected))
         at, right_ones = at + accepted + 1, right_ones + accepted
     assert right_ones > 8
