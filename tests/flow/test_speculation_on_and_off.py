@@ -40,8 +40,12 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.7, "min_p": 0.05, "bad_words_token_ids": [[THE], [COMMA, AND], [LINE, LINE]]},
     {"temperature": 0, "allowed_token_ids": list(range(250, 1500)), "logprobs": 1},
     {"temperature": 0.7, "stop": ["\n\n", " is", "three"], "logprobs": 0},
-    {"temperature": 0.8, "min_tokens": 10, "stop_token_ids": [COMMA, STOP, LINE]},
-    {"temperature": 0, "min_tokens": 8, "stop_token_ids": [COMMA], "stop": [" a", "2"], "logprobs": 2},
+    # Likely ends, whatever a processor's rounding makes of the texts.
+    {"temperature": 0.8, "min_tokens": 10, "stop_token_ids": [COMMA, STOP, LINE], "logit_bias": {str(COMMA): 6.0}},
+    {
+        "temperature": 0, "min_tokens": 8, "stop_token_ids": [COMMA], "stop": [" a", "2"], "logprobs": 2,
+        "logit_bias": {str(A): 8.0},
+    },
     {"temperature": 1.0, "top_k": 40},
     {"temperature": 0, "logit_bias": {str(THE): -100, str(OF): 4.0, str(A): 2.5}},
     {"temperature": 1.1, "allowed_token_ids": list(range(250, 3000)), "presence_penalty": 0.5},

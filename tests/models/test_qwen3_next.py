@@ -34,10 +34,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def save(config: type[PreTrainedConfig], folder: Path, **changes: Any) -> PreTrainedModel:
+def save(config: type[PreTrainedConfig], folder: Path, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """Norms whose weights are stored less one are about one: larger ones make errors of float32 larger, theirs and
     ours."""
-    theirs = routing.save_sparse(config, folder, 0, **({"initializer_range": 0.07} | changes))
+    theirs = routing.save_sparse(config, folder, seed, **({"initializer_range": 0.07} | changes))
     noise = torch.Generator().manual_seed(5)
     for name, parameter in theirs.named_parameters():
         if "norm" in name and "linear_attn.norm" not in name:
