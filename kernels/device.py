@@ -22,7 +22,7 @@ def aligned(words: int) -> int:
 
 
 def starts_of(sizes: Iterable[int]) -> list[int]:
-    """Where arrays of so many words begin, one behind the other; the last number is the end of all."""
+    """Offsets of arrays laid one behind the other, given their sizes in words; the last is where all end."""
     return [0, *accumulate(map(aligned, sizes))]
 
 

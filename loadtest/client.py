@@ -193,7 +193,7 @@ class Client:
         self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0,
         read_pause: float = 0.0,
     ) -> None:  # fmt: skip
-        """`read_pause`: a slow reader, that waits so many seconds after each read of a few KiB."""
+        """`read_pause`: seconds to wait after each read of a few KiB, as a slow reader does; 0: none."""
         self.url = url
         self.read_pause = read_pause
         self.origin = Origin.of(url)

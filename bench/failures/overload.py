@@ -3,8 +3,8 @@ modest key is served as when it is alone.
 
 1. Callers who ask without a pause, at several numbers of them: the most tokens a second is the best goodput.
 2. The modest key alone, with requests at a fixed rate: a quarter of that best.
-3. The same requests of the modest key, and so many of the greedy key that both are ten times the best (`--minutes`).
-   Requests come whether others are answered or not, as from many users.
+3. Both keys at once, together ten times the best rate, for `--minutes`: the modest key as before, the greedy one the
+   rest. Requests come whether others are answered or not, as from many users.
 
 Goodput counts tokens of answers that end well, in the second in which they came. Nothing is drafted from other answers,
 and no prompt is cached: each request has a `cache_salt` of its own.

@@ -41,7 +41,7 @@ class Struck(NamedTuple):
 
 
 class Faults:
-    """`overload` sends more than can be served for so many seconds."""
+    """`overload(seconds)` sends more requests than can be served, for that long."""
 
     def __init__(
         self, mesh: RunningMesh, folder: Path, seed: int, overload: Callable[[float], Awaitable[None]]

@@ -1,9 +1,9 @@
 """Memory, descriptors and threads of a mesh's processes over time: how fast they grow, and a picture.
 
-A role's process that took another's place goes on with its line in the picture. Slopes are of single processes: the
-first WARM_S of each are left out, and whoever lived less than LEAST_S beyond. All processes of a role have one slope
-and each its own level (least squares). The interval is robust against samples that depend on each other: stretches of
-WINDOW_S are taken as independent, single samples aren't.
+A process that replaces another of its role continues that one's line in the picture. Slopes are measured within single
+processes, without the first WARM_S of each; a process that lived for less than LEAST_S after that is left out. Least
+squares give one slope for all processes of a role, and a level for each. The interval is robust against samples that
+depend on each other: stretches of WINDOW_S are taken as independent, single samples aren't.
 """
 
 from __future__ import annotations

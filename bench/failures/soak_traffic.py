@@ -72,7 +72,7 @@ class Caller(NamedTuple):
 
 
 def callers(streams: int, each: int, tokens: int, seed: int, model: str) -> list[Caller]:
-    """So many, with so many requests each. Few callers are of all kinds, too."""
+    """`streams` callers with `each` requests. However few they are, they take the kinds in turns."""
     turns = max(kind.share for kind in KINDS.values())
     names = [name for turn in range(turns) for name, kind in KINDS.items() if turn < kind.share]
     taken: dict[str, Iterator[Body]] = {name: _bodies(kind.workload, seed, name) for name, kind in KINDS.items()}

@@ -152,7 +152,7 @@ class LayerWeights(RandomWeights):
         return made
 
     def layer_bytes(self, network: Network, rows: int) -> float:
-        """Bytes of the second layer's weights that a step of so many rows reads."""
+        """Bytes that a step of this many rows reads of the second layer's weights."""
         mlp, share = network.layers[1].mlp, 1.0
         if isinstance(mlp, Experts):
             share = 1 - (1 - mlp.router.top_k / mlp.router.experts) ** rows

@@ -1,5 +1,5 @@
-"""How many rows a step may have where rows cost time, as on a CPU: whoever waits for a next token waits for all of
-them, and a process that completes nothing for long counts as stuck (`stale_after`)."""
+"""The most rows that a step may have on a CPU, where each row costs time. A running stream gets its next token when
+the whole step is done, and a worker that completes no step for `stale_after` seconds counts as stuck."""
 
 from __future__ import annotations
 
