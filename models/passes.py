@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -78,8 +79,7 @@ def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:
                 room = limit
             tokens = each.tokens[first : first + room]
             wanted_from = min(max(each.logits_from - first, 0), len(tokens))
-            start, more = each.start + first, (each.state, each.settled, each.states_only)
-            parts[-1].append(Stretch(tokens, start, each.pages, wanted_from, (), (), False, *more))
+            parts[-1].append(replace(each, tokens=tokens, start=each.start + first, logits_from=wanted_from))
             first += len(tokens)
             room -= len(tokens)
     return parts

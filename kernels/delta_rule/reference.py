@@ -32,6 +32,11 @@ class Memory:
     states: torch.Tensor  # [S, value_heads, key_dim, value_dim] float32
     inputs: torch.Tensor  # [S, rows, channels + 2 · value_heads] in the dtype of activations
 
+    def copy(self, source: int, target: int) -> None:
+        """From one sequence to another."""
+        self.states[target] = self.states[source]
+        self.inputs[target] = self.inputs[source]
+
 
 def advance(
     net: Net,

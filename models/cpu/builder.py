@@ -14,6 +14,7 @@ import torch
 
 from kernels.cpu_program import ROWS, WANTED_COUNT, Op
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.delta_rule.reference import Memory
 from kernels.linear.cpu import ADD, STORE, Rows, linear, quantize_rows
 from kernels.linear.packing import PackedMemory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
@@ -42,8 +43,8 @@ def activation_dtype(dtype: str) -> torch.dtype:
 
 
 class ModelBuilder:
-    """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one]; `states` what delta
-    nets keep of sequences, each [states, ...].
+    """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one]; `memories` those of
+    delta nets.
 
     Buffers have room for the widest layer; rows of a narrower one are packed.
     """
@@ -53,7 +54,7 @@ class ModelBuilder:
         self.dtype, self.kind, self.threads = activation_dtype(options.dtype), options.dtype, options.threads
         self.memory = PackedMemory()
         self.pages: list[torch.Tensor] = []
-        self.states: list[torch.Tensor] = []
+        self.memories: list[Memory] = []
         self._max_rows = max_rows
         # The step's word that says how many rows ops have.
         self._rows_at = ROWS

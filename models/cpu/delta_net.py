@@ -27,7 +27,7 @@ def delta_net(builder: ModelBuilder, one: DeltaNet, end: Norm | None) -> list[Op
         torch.zeros(options.states, one.value_heads, one.key_dim, one.value_dim),
         torch.zeros(options.states, one.rows_kept(options.longest_draft), one.kept, dtype=builder.dtype),
     )
-    builder.states += [memory.states, memory.inputs]
+    builder.memories.append(memory)
     mixed = Rows(builder.shared("mixed", one.mixed.outputs).address, one.mixed.outputs * size)
     out = Rows(builder.attended[0].address, one.output.inputs * size)
     space = builder.shared_space(space_bytes(net))

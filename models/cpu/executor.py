@@ -87,7 +87,7 @@ class CpuExecutor:
         self._attention = [one for one in network.paged for _ in range(2)]
         shapes = [page_shape(one, options) for one in network.paged]
         self._states = States(options.states, options.longest_draft) if network.recurrent else None
-        self._kept_of_states = builder.states
+        self._memories = builder.memories
         # What of each sequence delta nets run, as long as they do.
         self._table = np.empty(0, np.int32)
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
@@ -97,7 +97,6 @@ class CpuExecutor:
         ops += [] if network.context is None else builder.context(network.context)
         # All is packed: the files are let go.
         del builder.weights
-        # No row sees single guesses of a tree.
         self._program = Program(ops, options.threads)
         self._batch: Batch | None = None
 
@@ -177,8 +176,8 @@ class CpuExecutor:
     def copy_state(self, source: int, target: int) -> None:
         assert self._states is not None
         self._states.copy(source, target)
-        for kept in self._kept_of_states:
-            kept[target] = kept[source]
+        for memory in self._memories:
+            memory.copy(source, target)
 
     def page_memory(self) -> Sequence[PageTensor]:
         return [

@@ -37,8 +37,7 @@ class GpuDeltaNet:
         self._scratch = scratch
 
     def copy_state(self, source: int, target: int) -> None:
-        for kept in (self._memory.states, self._memory.inputs):
-            kept[target] = kept[source]
+        self._memory.copy(source, target)
 
     def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; the states of the step's sequences go on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.delta_rule.reference import Net, advance
+from kernels.delta_rule.reference import Memory, Net, advance
 from models.batch import Batch
 from models.executor import Options, PageTensor
 from models.plain.parts import PlainLinear, PlainNorm, dtype_of
@@ -31,9 +31,11 @@ class PlainDeltaNet:
             convolution[:, 0].T.contiguous().to(device), decay.to(device), bias.to(device),
         )  # fmt: skip
         self._table = States(options.states, options.longest_draft)
-        self._states = torch.zeros(options.states, spec.value_heads, spec.key_dim, spec.value_dim, device=device)
         shape = options.states, spec.rows_kept(options.longest_draft), spec.kept
-        self._inputs = torch.zeros(shape, dtype=dtype_of(options), device=device)
+        self._memory = Memory(
+            torch.zeros(options.states, spec.value_heads, spec.key_dim, spec.value_dim, device=device),
+            torch.zeros(shape, dtype=dtype_of(options), device=device),
+        )
 
     @staticmethod
     def page_bytes(spec: DeltaNet, options: Options) -> int:
@@ -43,8 +45,7 @@ class PlainDeltaNet:
 
     def copy_state(self, source: int, target: int) -> None:
         self._table.copy(source, target)
-        for kept in (self._states, self._inputs):
-            kept[target] = kept[source]
+        self._memory.copy(source, target)
 
     def page_memory(self) -> list[PageTensor]:
         return []
@@ -63,29 +64,29 @@ class PlainDeltaNet:
     def _run(self, new: torch.Tensor, index: int, start: int, begin: int, settled: int) -> torch.Tensor:
         """What the new rows read, [n, heads, value_dim]."""
         if start == 0:
-            self._states[index] = 0
+            self._memory.states[index] = 0
         inputs = torch.cat([self._kept(index, begin, start), new])  # row i is at position begin - taps + 1 + i
-        state, read = self._states[index], []
+        state, read = self._memory.states[index], []
         for position in range(begin, start + len(new)):
             at = position - begin
             state, out = advance(self._net, state, inputs[at : at + self._spec.taps])
             if position >= start:
                 read.append(out)
             if position + 1 == settled:
-                self._states[index] = state
+                self._memory.states[index] = state
         self._keep(index, start, new)
         return torch.stack(read)
 
     def _kept(self, index: int, begin: int, start: int) -> torch.Tensor:
         """Inputs of the positions before `start`, as far as the row at `begin` looks back; zeros before the text."""
-        ring = self._inputs[index]
+        ring = self._memory.inputs[index]
         first = begin - self._spec.taps + 1
         found = ring[torch.arange(first, start, device=ring.device) % len(ring)]
         found[: max(0, -first)] = 0
         return found
 
     def _keep(self, index: int, start: int, new: torch.Tensor) -> None:
-        ring = self._inputs[index]
+        ring = self._memory.inputs[index]
         end = start + len(new)
         last = min(len(new), len(ring))
         ring[torch.arange(end - last, end, device=ring.device) % len(ring)] = new[-last:]
