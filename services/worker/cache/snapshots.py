@@ -19,9 +19,6 @@ class Snapshots:
         self._free = list(self._places)
         self._place_of: OrderedDict[bytes, int] = OrderedDict()
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._place_of
-
     def longest(self, keys: Sequence[bytes]) -> int:
         """How many of these, in the order of a text, end with one that has a state; 0: none has."""
         return next((count for count in range(len(keys), 0, -1) if keys[count - 1] in self._place_of), 0)
