@@ -1,4 +1,4 @@
-"""Tiny models of every kind of network, and the GPU executor on them in Triton's interpreter."""
+"""Tiny models of every kind of network, and the GPU executor on them, in Triton's interpreter or on a GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from kernels import interpreter
 from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
 from models.spec import Network
@@ -60,6 +61,11 @@ HYBRIDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 
 def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
     return GpuExecutor(network, weights, options, device="cpu")
+
+
+def anywhere(network: Network, weights: Weights, options: Options) -> Executor:
+    """In the interpreter where it is in use, else on the GPU."""
+    return GpuExecutor(network, weights, options, device="cpu" if interpreter.in_use() else "cuda")
 
 
 def save(name: str, folder: Path, **more: Any) -> Any:

@@ -1,5 +1,5 @@
-"""States of sequences through the GPU executor, in Triton's interpreter: as rows are drafted, accepted and taken back,
-in steps that are graphs and in steps that aren't."""
+"""States of sequences through the GPU executor, in Triton's interpreter or on a GPU: as rows are drafted, accepted and
+taken back, in steps that are graphs and in steps that aren't."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ import pytest
 import torch
 from transformers import Qwen3_5TextConfig
 
-from kernels import interpreter
 from models.batch import Stretch, make_batch
 from models.gpu.delta_net import GpuDeltaNet
 from models.gpu.executor import GpuExecutor
 from models.memory import state_bytes
-from tests.models.gpu.interpreted import on_cpu
+from tests.models.gpu.interpreted import anywhere
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import parity
 
-pytestmark = [
-    pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter's device"),
-    pytest.mark.shows("hybrid models (Qwen3-Next, Qwen3.5) on a GPU", "interpreted"),
-]
+pytestmark = pytest.mark.shows("hybrid models (Qwen3-Next, Qwen3.5) on a GPU", "interpreted")
 
 LONGEST, TOKENS = 3, 128
 SMALL: dict[str, Any] = {
@@ -40,7 +36,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> GpuExecutor:
     folder = tmp_path_factory.mktemp("hybrid")
     parity.save_tiny(Qwen3_5TextConfig, folder, **SMALL)
     sizes = {"pages": 3, "page_tokens": TOKENS, "states": 3, "longest_draft": LONGEST, "graph_rows": 4}
-    return parity.load(folder, on_cpu, **sizes)
+    return parity.load(folder, anywhere, **sizes)
 
 
 def run(executor: GpuExecutor, *parts: tuple[int, int, list[int], int]) -> torch.Tensor:

@@ -1,0 +1,24 @@
+"""Every kind of network on a GPU: tiny random models say what transformers says in float32, however a text is cut.
+Everything is skipped where there is no GPU; tests/models/gpu has the same in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.gpu import interpreted
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+import parity
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.mark.parametrize("name", [*interpreted.HYBRIDS, *interpreted.FAMILIES])
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = interpreted.save(name, tmp_path)
+    parity.check_parity(theirs, tmp_path, {"gpu": interpreted.anywhere})
