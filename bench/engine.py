@@ -78,7 +78,7 @@ def _steps(model: TorchModel, options: argparse.Namespace) -> dict[str, float]:
     sequences = 16
     pages = [list(range(i * places, (i + 1) * places)) for i in range(sequences)]
     for own in pages:
-        _read(model, text[:context], own, options.chunk)
+        read_prompt(model, text[:context], own, options.chunk)
     work = {f"rows {n}": [Stretch(text[context : context + n], context, pages[0], 0)] for n in ROWS}
     for n in (4, sequences):
         work[f"sequences {n}"] = [Stretch([text[context]], context, own, 0) for own in pages[:n]]
@@ -99,12 +99,12 @@ def _prefill(model: TorchModel, chunk: int) -> float:
     rates = []
     for _ in range(4):
         start = time.perf_counter()
-        _read(model, text, list(range(PROMPT // PAGE_TOKENS)), chunk)
+        read_prompt(model, text, list(range(PROMPT // PAGE_TOKENS)), chunk)
         rates.append(PROMPT / (time.perf_counter() - start))
     return round(statistics.median(rates[1:]), 1)
 
 
-def _read(model: TorchModel, text: list[int], pages: list[int], chunk: int) -> None:
+def read_prompt(model: TorchModel, text: list[int], pages: list[int], chunk: int) -> None:
     for start in range(0, len(text), chunk):
         tokens = text[start : start + chunk]
         last = start + chunk >= len(text)

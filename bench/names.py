@@ -8,8 +8,8 @@ from types import ModuleType
 # In the order in which docs/results.md shows them.
 BENCHMARKS = {
     "never_slower": "never_slower", "peers": "oracles.peers", "offline": "oracles.offline", "serving": "serving",
-    "compare": "compare", "engine": "engine", "verify": "verify", "proposer": "proposer", "acceptance": "acceptance",
-    "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing",
+    "compare": "compare", "engine": "engine", "with_amx": "with_amx", "verify": "verify", "proposer": "proposer",
+    "acceptance": "acceptance", "same_drafts": "oracles.same_drafts", "mesh": "mesh", "sizing": "sizing",
     "step_overhead": "step_overhead", "witnesses": "oracles.witnesses", "vllm_drafter": "oracles.vllm_drafter",
     "faults": "failures.faults", "soak": "failures.soak", "overload": "failures.overload",
     "outages": "failures.outages", "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split",

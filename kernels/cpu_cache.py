@@ -84,6 +84,8 @@ def digest(path: Path) -> str:
     found = hashlib.sha256(f"numba {numba.__version__}, llvmlite {llvmlite.__version__}".encode())
     if numba.config.BOUNDSCHECK:  # NUMBA_BOUNDSCHECK=1: a build for tests
         found.update(b"bounds")
+    if os.environ.get("SPECMESH_EMULATED_AMX"):  # kernels/amx.py: for tests, too
+        found.update(b"emulated")
     for source in sorted(_sources(path)):
         found.update(source.name.encode() + b"\0" + hashlib.sha256(source.read_bytes()).digest())
     return found.hexdigest()[:16]

@@ -34,6 +34,8 @@ class Options:
     # fp8: keys and values are kept in 8 bits (e4m3, without scales); "": in the dtype of activations.
     kv_dtype: str = ""
     graph_rows: int = 256
+    # On a CPU with AMX: its tiles compute bfloat16 and int8.
+    amx: bool = True
     # Of a network with states (Network.recurrent): how many sequences have one, and the most rows at the end of a step
     # that may be taken back.
     states: int = 64

@@ -22,9 +22,10 @@ import numba
 import numpy as np
 import torch
 
+from kernels import amx
 from kernels import cpu_vectors as v
 from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
-from kernels.linear import tiles
+from kernels.linear import amx_tiles, tiles
 from kernels.linear.packing import PER_STEP, PackedWeight, blocks_of_a_chunk
 from kernels.linear.tiles import BLOCK, CODED_WORDS, LANES, STEP_BYTES, WIDE_ROWS
 
@@ -60,6 +61,7 @@ _INPUT_BYTES_AT_ONCE = 384 << 10
 _ROWS_OF_CODES, _DECODED_STEPS = 64, 8
 
 _sums = v.scratch(WIDE_ROWS * BLOCK * 4)
+_sums_of_tiles, _amx_state = v.scratch(amx_tiles.ROWS * BLOCK * 4), v.scratch(amx.STATE)
 _sums_of_codes = v.scratch(_ROWS_OF_CODES * BLOCK * 4)
 _decoded = v.scratch(_DECODED_STEPS * CODED_WORDS * STEP_BYTES)
 _tails = v.scratch(WIDE_ROWS * 8)
@@ -267,6 +269,110 @@ def _run(args, step, chunk, variant):
         first_row += rows
 
 
+# With AMX ---------------------------------------------------------------------------------------------------
+
+
+@_inner
+def _products(variant, state, two, x, stride, w, count, starts, starts_stride, sums, ahead, lines):
+    if tiles.sums_are_ints(variant):
+        amx_tiles.products_int8(state, two, x, stride, w, count, starts, starts_stride, sums, ahead, lines)
+    else:
+        amx_tiles.products_bfloat16(state, two, x, stride, w, count, starts, starts_stride, sums, ahead, lines)
+
+
+@_inner
+def _configured(state, count, before):
+    if count != before:
+        amx_tiles.configure(state, count)
+    return count
+
+
+@_inner
+def _run_codes_amx(args, variant, state, x, first_row, rows, block, sums, configured):
+    """A block of codes for up to _ROWS_OF_CODES rows: some steps at a time are made words for all of them."""
+    stride, steps, of_step = v.word(args, X_STRIDE), v.word(args, STEPS), tiles.weight_bytes(variant)
+    starts, words = v.word(args, STARTS) + block * BLOCK * 4, _decoded()
+    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
+    for row in range(rows):
+        v.store_ints(sums, row * BLOCK, low)
+        v.store_ints(sums, row * BLOCK + LANES, high)
+    weight = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES)
+    for first in range(0, steps, _DECODED_STEPS):
+        count = min(_DECODED_STEPS, steps - first)
+        tiles.decode(variant, weight + first * of_step, count, words)
+        for row in range(0, rows, amx_tiles.ROWS):
+            here = min(amx_tiles.ROWS, rows - row)
+            configured = _configured(state, here, configured)
+            at, place = x + (first_row + row) * stride + first * amx.ROW_BYTES, sums + row * STEP_BYTES
+            _products(
+                variant, state, here > amx.ROWS, at, stride, words, count, place, STEP_BYTES, place, weight, 0
+            )  # fmt: skip
+    _end(args, variant, sums, first_row, rows, block)
+    return configured
+
+
+@_inner
+def _run_amx(args, step, chunk, variant):
+    expert, part = _expert_of(args, chunk), chunk % v.word(args, CHUNKS)
+    if expert < 0:
+        return
+    blocks, size = v.word(args, BLOCKS), v.word(args, PER_CHUNK)
+    first_row, end_row = 0, v.word(step, v.word(args, ROWS_AT))
+    if v.word(args, PLACES) != 0:
+        first_row = np.int64(v.load_i32(v.word(args, PLACES), expert))
+        end_row = np.int64(v.load_i32(v.word(args, PLACES), expert + 1))
+    first = expert * blocks + part * size
+    last = expert * blocks + min(part * size + size, blocks)
+    x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
+    x += expert * v.word(args, X_GROUP)
+    block_bytes, count_of_products = v.word(args, BLOCK_BYTES), v.word(args, STEPS) // amx_tiles.STEPS
+    sums, sums_of_codes, state, configured = _sums_of_tiles(), _sums_of_codes(), _amx_state(), np.int64(0)
+    while first_row < end_row:
+        rows = min(at_once, end_row - first_row)
+        count_of_tiles = (rows + amx_tiles.ROWS - 1) // amx_tiles.ROWS
+        # Each tile asks for its share of the next block.
+        lines = max(1, block_bytes // 64 // count_of_products // count_of_tiles)
+        for block in range(first, last):
+            if tiles.is_coded(variant):
+                configured = _run_codes_amx(args, variant, state, x, first_row, rows, block, sums_of_codes, configured)
+                continue
+            ahead = _ahead(args, step, chunk, block, last, count_of_tiles == 1)
+            starts, weight = v.word(args, STARTS) + block * BLOCK * 4, v.word(args, WEIGHT) + block * block_bytes
+            for row in range(0, rows, amx_tiles.ROWS):
+                count = min(amx_tiles.ROWS, rows - row)
+                configured = _configured(state, count, configured)
+                _products(
+                    variant, state, count > amx.ROWS, x + (first_row + row) * stride, stride, weight,
+                    count_of_products, starts, 0, sums, ahead, lines,
+                )  # fmt: skip
+                _end(args, variant, sums, first_row + row, count, block)
+                ahead += count_of_products * lines * 64
+        first_row += rows
+    amx.release(state)
+
+
+# What makes words of codes.
+_CODES = tiles.mxfp4_wide if v.HAS_WIDE else tiles.mxfp4_float32
+
+
+@op
+def linear_amx_bfloat16(args, step, chunk, thread):
+    _run_amx(args, step, chunk, tiles.bfloat16_wide())
+
+
+@op
+def linear_amx_mxfp4(args, step, chunk, thread):
+    _run_amx(args, step, chunk, _CODES())
+
+
+@op
+def linear_amx_int8(args, step, chunk, thread):
+    _run_amx(args, step, chunk, tiles.int8_wide())
+
+
+# Without ------------------------------------------------------------------------------------------------------
+
+
 @op
 def linear_float32(args, step, chunk, thread):
     _run(args, step, chunk, tiles.float32_wide())
@@ -314,14 +420,23 @@ def linear_chunks(args, step):
 
 _RUNS: dict[str, tuple[bool, Native, Native]] = {
     "float32": (v.HAS_WIDE, linear_float32, linear_float32_narrow),
-    "bfloat16": (v.HAS_BFLOAT16_DOT, linear_bfloat16, linear_bfloat16_float32),
+    "bfloat16": (amx.HAS_PAIRS, linear_bfloat16, linear_bfloat16_float32),
     "mxfp4": (v.HAS_BFLOAT16_DOT, linear_mxfp4, linear_mxfp4_float32),
     "int8": (v.HAS_BYTE_DOT, linear_int8, linear_int8_narrow),
 }
 
 
-def path(kind: str) -> str:
+_RUNS_AMX: dict[str, Native] = {
+    "bfloat16": linear_amx_bfloat16,
+    "mxfp4": linear_amx_mxfp4,
+    "int8": linear_amx_int8,
+}
+
+
+def path(kind: str, with_amx: bool = True) -> str:
     """What runs a kind on this CPU, in a word."""
+    if with_amx and amx.AVAILABLE and kind in _RUNS_AMX:
+        return "amx"
     wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "mxfp4": "avx512_bf16", "int8": "avx512_vnni"}
     return wide[kind] if _RUNS[kind][0] else "portable"
 
@@ -331,7 +446,7 @@ def input_dtype(kind: str, portable: bool = False) -> torch.dtype:
     of the conversions are gone, and nothing is rounded between ops."""
     if kind == "int8":
         return torch.uint8
-    return torch.bfloat16 if kind != "float32" and v.HAS_BFLOAT16_DOT and not portable else torch.float32
+    return torch.bfloat16 if kind != "float32" and amx.HAS_PAIRS and not portable else torch.float32
 
 
 # Ops -------------------------------------------------------------------------------------------------------
@@ -369,9 +484,10 @@ def linear(
     portable: bool = False,
     activation: str = "silu",
     limit: float = 0.0,
+    with_amx: bool = True,
 ) -> Op:
     """`out` is of `dtype`. The step's word `rows_at` says how many rows there are. `activation` and `limit` are a
-    gate's (models/spec.py).
+    gate's (models/spec.py). With AMX, where it is there, weights are run whose rows are whole tiles.
 
     With experts, `places` says which rows of x and of `out` are whose. `threads` is how many will run the program.
     """
@@ -390,7 +506,9 @@ def linear(
     words[OUTPUTS], words[OUT], words[OUT_STRIDE] = weight.outputs, out.address, out.stride
     row_bytes = weight.inputs * input_dtype(weight.kind, portable).itemsize
     words[ENDING], words[ROWS_AT] = _ENDINGS[ending, dtype], rows_at
-    words[ROWS_AT_ONCE] = max(WIDE_ROWS, _INPUT_BYTES_AT_ONCE // row_bytes // WIDE_ROWS * WIDE_ROWS)
+    run = _run_of(weight, portable, with_amx)
+    rows_of_tile = amx_tiles.ROWS if run is _RUNS_AMX.get(weight.kind) else WIDE_ROWS
+    words[ROWS_AT_ONCE] = max(rows_of_tile, _INPUT_BYTES_AT_ONCE // row_bytes // rows_of_tile * rows_of_tile)
     if weight.kind == "mxfp4":
         words[ROWS_AT_ONCE] = min(words[ROWS_AT_ONCE], _ROWS_OF_CODES)
     words[THREADS], words[EXPERTS] = threads, weight.experts
@@ -399,8 +517,16 @@ def linear(
     words[X_GROUP], words[OUT_GROUP] = x.group, out.group
     words[BLOCK_BYTES] = weight.block_bytes
     words[ACTIVATION], words[LIMIT] = _ACTIVATIONS[activation], v.bits_of_float(limit)
-    native, run, narrow = _RUNS[weight.kind]
-    return Op(run if native and not portable else narrow, linear_chunks, words, (weight,))
+    return Op(run, linear_chunks, words, (weight,))
+
+
+def _run_of(weight: PackedWeight, portable: bool, with_amx: bool) -> Native:
+    native, wide, narrow = _RUNS[weight.kind]
+    # Of a step of codes one product is made.
+    whole = weight.kind == "mxfp4" or weight.inputs % (amx_tiles.STEPS * PER_STEP[weight.kind]) == 0
+    if with_amx and amx.AVAILABLE and not portable and whole and weight.kind in _RUNS_AMX:
+        return _RUNS_AMX[weight.kind]
+    return wide if native and not portable else narrow
 
 
 def follow(ops: Sequence[Op]) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from kernels import amx
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
@@ -39,9 +40,10 @@ from kernels.cpu_program import (
     op,
     op_chunks,
 )
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_i32, word
-from kernels.paged_attention import cpu_rotate
+from kernels.cpu_vectors import LANES, bits_of_float, load_i32, prefetch, scratch, store_i32, word
+from kernels.paged_attention import cpu_amx, cpu_rotate
 from kernels.paged_attention.cpu_products import (
+    AMX,
     BFLOAT16,
     FLOAT32,
     VECTOR_BYTES,
@@ -125,10 +127,11 @@ def _make_attend(numbers: Numbers) -> Any:
     product, softmax, finish = make_product(numbers), make_softmax(numbers), make_finish(numbers)
     # Elements of a word, and of q, k, v and weights in bytes.
     pair, size, most_rows, most_columns = 4 // numbers.bytes, numbers.bytes, numbers.rows, numbers.columns
+    with_amx, state_of_tiles = numbers.amx, scratch(amx.STATE if numbers.amx else 0)
 
     @compiled_for(numbers.name)
     def products(
-        rows, vectors, left, left_stride, table, pages, base, page_stride, step_stride,
+        state, rows, vectors, left, left_stride, table, pages, base, page_stride, step_stride,
         steps, last_steps, mask, out, out_stride,
     ):  # fmt: skip
         column = 0
@@ -138,13 +141,13 @@ def _make_attend(numbers: Numbers) -> Any:
                 columns //= 2
             offset = column * VECTOR_BYTES
             product(
-                rows, columns, left, left_stride, table, pages, base + offset, page_stride, step_stride,
+                state, rows, columns, left, left_stride, table, pages, base + offset, page_stride, step_stride,
                 steps, last_steps, mask, out + offset, out_stride,
             )  # fmt: skip
             column += columns
 
     @compiled_for(numbers.name, inline="always")
-    def attend_rows(args, table, kv_head, base, first, rows, group, at, queries, scores, to):
+    def attend_rows(args, state, table, kv_head, base, first, rows, group, at, queries, scores, to):
         """`rows` query rows against the split that begins at position `base`: sums, maxima and totals go to `to`.
 
         Query row i is head i % group of a row that is at place at + i // group.
@@ -165,6 +168,10 @@ def _make_attend(numbers: Numbers) -> Any:
         from_page, to_page = low // page_tokens, (end + page_tokens - 1) // page_tokens
         from_vector, to_vector = from_page * page_tokens // LANES, _vectors(end)
         entries = table + base // page_tokens * 4
+        in_last = end - (to_page - 1) * page_tokens
+        mask = 0xFFFF if in_last % pair else -1
+        if with_amx:
+            cpu_amx.configure(state, rows, (in_last + pair - 1) // pair, mask)
         for page in range(from_page, to_page):
             vectors = _vectors(min(page_tokens, end - page * page_tokens))
             if first == 0:
@@ -172,7 +179,7 @@ def _make_attend(numbers: Numbers) -> Any:
                     _prefetch(keys + load_i32(entries, page + 1) * kv_heads * key_block, key_block)
                 _prefetch(values + load_i32(entries, page) * kv_heads * value_block, value_block)
             products(
-                rows, vectors, left, head_dim * size, entries + page * 4, 1, keys, kv_heads * key_block,
+                state, rows, vectors, left, head_dim * size, entries + page * 4, 1, keys, kv_heads * key_block,
                 key_columns * 4, head_dim // pair, head_dim // pair, -1,
                 scores + page * page_tokens * 4, score_stride,
             )  # fmt: skip
@@ -185,10 +192,8 @@ def _make_attend(numbers: Numbers) -> Any:
             for vector in range(max((position + 1) // LANES, from_vector), to_vector):
                 hide(row + vector * VECTOR_BYTES, vector * LANES, lowest, position)
             softmax(row, from_vector, to_vector, to + i * stride + value_columns * 4)
-        in_last = end - (to_page - 1) * page_tokens
-        mask = 0xFFFF if in_last % pair else -1
         products(
-            rows, value_columns // LANES, scores + from_page * page_tokens * size, score_stride,
+            state, rows, value_columns // LANES, scores + from_page * page_tokens * size, score_stride,
             entries + from_page * 4, to_page - from_page, values, kv_heads * value_block, value_columns * 4,
             page_tokens // pair, (in_last + pair - 1) // pair, mask, to, stride,
         )  # fmt: skip
@@ -232,6 +237,7 @@ def _make_attend(numbers: Numbers) -> Any:
         for row in range(rows):
             source = word(args, QKV) + (first_row + row) * row_bytes + kv_head * group * head_dim * size
             _copy_words(source, queries + row * group * head_dim * size, group * head_dim // pair)
+        amx_state = state_of_tiles()
         # As many blocks as needed, of about equal size.
         blocks = (count + most_rows - 1) // most_rows
         block_rows = (count + blocks - 1) // blocks
@@ -242,10 +248,14 @@ def _make_attend(numbers: Numbers) -> Any:
                 if index < low or index > (at + (first + block - 1) // group) // split:
                     continue
                 to = state + first * stride if alone or index == low else partial
-                attend_rows(args, table, kv_head, index * split, first, block, group, at, queries, scores, to)
+                attend_rows(
+                    args, amx_state, table, kv_head, index * split, first, block, group, at, queries, scores, to
+                )  # fmt: skip
                 if to == partial:
                     for i in range(block):
                         merge(state + (first + i) * stride, partial + i * stride, value_columns // LANES)
+        if with_amx:
+            amx.release(amx_state)
         if alone:
             return
         for i in range(count):
@@ -288,7 +298,7 @@ def _make_merge_parts(numbers: Numbers) -> Any:
     return merge_parts
 
 
-_attend_float32, _attend_bfloat16 = _make_attend(FLOAT32), _make_attend(BFLOAT16)
+_attend_float32, _attend_bfloat16, _attend_amx = (_make_attend(numbers) for numbers in (FLOAT32, BFLOAT16, AMX))
 _merge_float32, _merge_bfloat16 = _make_merge_parts(FLOAT32), _make_merge_parts(BFLOAT16)
 
 
@@ -300,6 +310,11 @@ def attend_float32(args, step, chunk, thread):
 @op
 def attend_bfloat16(args, step, chunk, thread):
     _attend_bfloat16(args, step, chunk, thread)
+
+
+@op
+def attend_amx(args, step, chunk, thread):
+    _attend_amx(args, step, chunk, thread)
 
 
 @op
@@ -317,7 +332,7 @@ def merge_bfloat16(args, step, chunk, thread):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Attention of one layer. `dtype` is float32, or bfloat16 where `HAS_BFLOAT16_DOT`."""
+    """Attention of one layer. `dtype` is float32, or bfloat16 where there are instructions for it (amx.HAS_PAIRS)."""
 
     dtype: str
     heads: int
@@ -329,10 +344,15 @@ class Shape:
     interleaved: bool = False
     window: int = 0
     split: int = SPLIT
+    # If there is AMX, and rows and pages are whole tiles.
+    with_amx: bool = True
 
     @property
     def numbers(self) -> Numbers:
-        return FLOAT32 if self.dtype == "float32" else BFLOAT16
+        if self.dtype == "float32":
+            return FLOAT32
+        whole = self.head_dim % cpu_amx.WHOLE == 0 and self.page_tokens % cpu_amx.WHOLE == 0
+        return AMX if self.with_amx and amx.AVAILABLE and whole else BFLOAT16
 
     @property
     def pair(self) -> int:
@@ -408,7 +428,7 @@ class HeadNorm:
 
 
 _NO_NORM = HeadNorm(0, 0.0)
-_ATTEND = {FLOAT32: attend_float32, BFLOAT16: attend_bfloat16}
+_ATTEND = {FLOAT32: attend_float32, BFLOAT16: attend_bfloat16, AMX: attend_amx}
 
 
 def attention_ops(
@@ -419,7 +439,7 @@ def attention_ops(
     sizes = (shape.heads, shape.kv_heads, shape.head_dim, shape.page_tokens, shape.key_columns, shape.value_columns)
     scale = bits_of_float(shape.scale * math.log2(math.e))
     bfloat16 = shape.numbers.bfloat16
-    if bfloat16 and not HAS_BFLOAT16_DOT:
+    if bfloat16 and not amx.HAS_PAIRS:
         raise ValueError("this CPU doesn't multiply pairs of bfloat16: its keys and values are float32")
     rotate = Op(
         run=cpu_rotate.rotate_and_store_bfloat16 if bfloat16 else cpu_rotate.rotate_and_store_float32,

@@ -22,6 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels import amx
 from kernels.cpu_vectors import (
     HAS_WIDE,
     I32,
@@ -54,6 +55,7 @@ from kernels.cpu_vectors import (
     total,
     zeros,
 )
+from kernels.paged_attention import cpu_amx
 
 VECTOR_BYTES = 4 * LANES
 # The maximum of scores of which none is seen, and the score of what isn't: below it, so that its weight is 0.
@@ -77,6 +79,8 @@ class Numbers:
     # Most rows of a product, and columns in vectors: as many sums as registers hold.
     rows: int
     columns: int
+    # By tiles of AMX (cpu_amx.py).
+    amx: bool = False
 
     @property
     def bytes(self) -> int:
@@ -86,6 +90,7 @@ class Numbers:
 _ROWS, _COLUMNS = (6, 4) if HAS_WIDE else (2, 2)
 FLOAT32 = Numbers("float32", bfloat16=False, rows=_ROWS, columns=_COLUMNS)
 BFLOAT16 = Numbers("bfloat16", bfloat16=True, rows=_ROWS, columns=_COLUMNS)
+AMX = Numbers("amx", bfloat16=True, rows=amx.ROWS, columns=4, amx=True)
 
 
 def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -159,23 +164,25 @@ class _Product:
 
 
 _PRODUCT = (
-    "rows", "columns", "left", "left_stride", "table", "pages", "base", "page_stride", "step_stride",
+    "state", "rows", "columns", "left", "left_stride", "table", "pages", "base", "page_stride", "step_stride",
     "steps", "last_steps", "mask", "out", "out_stride",
 )  # fmt: skip
 
 
 def make_product(numbers: Numbers) -> Any:
-    """product(rows, columns, left, left_stride, table, pages, base, page_stride, step_stride, steps, last_steps,
+    """product(state, rows, columns, left, left_stride, table, pages, base, page_stride, step_stride, steps, last_steps,
     mask, out, out_stride): the sums of `rows` rows and `columns` vectors of columns.
 
     Over the pages that `table` (int32) names, and in each over `steps` words (`last_steps` >= 1 in the last),
     whose vectors lie `step_stride` apart. A row's words follow each other from `left` on. The words of the last
-    step of all count only where `mask` has bits.
+    step of all count only where `mask` has bits. `state` is of tiles, where there are such.
     """
+    if numbers.amx:
+        return cpu_amx.product
 
     @intrinsic
     def product(
-        _, rows, columns, left, left_stride, table, pages, base, page_stride, step_stride,
+        _, state, rows, columns, left, left_stride, table, pages, base, page_stride, step_stride,
         steps, last_steps, mask, out, out_stride,
     ):  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

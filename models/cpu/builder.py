@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from kernels import amx
 from kernels.cpu_program import ROWS, WANTED_COUNT, Op
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.delta_rule.reference import Memory
 from kernels.linear.cpu import ADD, STORE, Rows, linear, quantize_rows
 from kernels.linear.packing import PackedMemory, PackedWeight, pack
@@ -39,7 +39,7 @@ Step = Op | Buffer
 def activation_dtype(dtype: str) -> torch.dtype:
     """The dtype of rows between ops, and of keys and values. Of a CPU without instructions for bfloat16 it is float32,
     whatever the weights are: conversions would take longer than the memory that they save."""
-    return torch.bfloat16 if HAS_BFLOAT16_DOT and dtype != "float32" else torch.float32
+    return torch.bfloat16 if amx.HAS_PAIRS and dtype != "float32" else torch.float32
 
 
 class ModelBuilder:
@@ -87,7 +87,10 @@ class ModelBuilder:
         source = x[1] or x[0]
         rows = Rows(source.address, weight.inputs * source.dtype.itemsize, source.rows.scales)
         at, threads = self._rows_at if rows_at is None else rows_at, self.threads
-        return linear(weight, rows, out, dtype, ending, at, threads=threads, activation=activation, limit=limit)
+        return linear(
+            weight, rows, out, dtype, ending, at, threads=threads, activation=activation, limit=limit,
+            with_amx=self.options.amx,
+        )  # fmt: skip
 
     def quantize(self, x: Input, width: int) -> list[Op]:
         """Its bytes, if there are to be any."""

@@ -20,7 +20,7 @@ from models.cpu.builder import Input, ModelBuilder
 from models.spec import Attention, Linear, Mlp, Norm
 
 
-def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
+def shape_of(attention: Attention, dtype: str, page_tokens: int, with_amx: bool = True) -> Shape:
     """`dtype` is that of activations."""
     return Shape(
         dtype=dtype,
@@ -32,6 +32,7 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
         rope_width=attention.rope.width,
         interleaved=attention.rope.interleaved,
         window=attention.window,
+        with_amx=with_amx,
     )
 
 

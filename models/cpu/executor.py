@@ -70,7 +70,7 @@ class CpuExecutor:
     def __init__(self, network: Network, weights: Weights, options: Options) -> None:
         check_taps(options.taps, len(network.layers))
         self.parameters = parameter_count(network)
-        self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype)})"
+        self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype, options.amx)})"
         builder = ModelBuilder(network, weights, options, MAX_ROWS)
         built = build(builder)
         ops = [one for one in built if isinstance(one, Op)]

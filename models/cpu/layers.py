@@ -92,7 +92,7 @@ def shape_of(attention: Attention | LatentAttention, options: Options) -> Shape 
     dtype = _NAMES[activation_dtype(options.dtype)]
     if isinstance(attention, LatentAttention):
         return latent_attention.shape_of(attention, dtype, options.page_tokens)
-    return dense.shape_of(attention, dtype, options.page_tokens)
+    return dense.shape_of(attention, dtype, options.page_tokens, options.amx)
 
 
 def page_shape(attention: Attention | LatentAttention, options: Options) -> Shape:

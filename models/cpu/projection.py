@@ -30,7 +30,7 @@ class CpuProjection:
         if kind == "int8":
             self._read = Buffer.of(MAX_ROWS, one.inputs, torch.uint8)
             ops.append(quantize_rows(self._in.rows, dtype, one.inputs, self._read.rows))
-        ops.append(linear(self._weight, self._read.rows, self._out.rows, torch.float32, STORE))
+        ops.append(linear(self._weight, self._read.rows, self._out.rows, torch.float32, STORE, with_amx=options.amx))
         self._program = Program(ops, threads=1)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:

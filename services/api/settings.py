@@ -71,6 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("kv_cache_dtype", "auto", "Type of keys and values in KV pages; auto: that of the model; fp8: 8 bits (e4m3, without scales), on a GPU, for twice as many tokens; it changes the text", kind="choice", choices=("auto", "fp8"), roles="worker"),
     _row("executor", "auto", "Implementation of the forward pass: triton (GPU), compiled (CPU) or plain (PyTorch); auto: the first that the machine supports", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
     _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on prompt chunks; fast: they may, where that is faster", kind="choice", choices=("strict", "fast"), roles="worker"),
+    _row("amx", True, "On a CPU with AMX its tiles compute bfloat16 and int8; false: the loops for other processors, for comparison", roles="worker"),
     _row("engine", "torch", "torch runs the model; mock makes up tokens by mock_profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
     _row("pooling", AUTO, "Default pooling of embeddings; last: the hidden state of the last token; mean: the mean of all; auto: as 1_Pooling/config.json in the model's folder says, else last", kind="choice", choices=(AUTO, *POOLINGS), roles="worker"),
     _row("mock_profile", "{}", "Profile of the mock engine as JSON: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),

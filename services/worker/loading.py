@@ -72,6 +72,7 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
         kv_cache_dtype=settings.kv_cache_dtype,
         executor=settings.executor,
         strict=settings.determinism == "strict",
+        amx=settings.amx,
         threads=threads_of("worker", settings.cores, settings.threads),
         page_tokens=settings.page_tokens,
         kv_cache_mb=settings.kv_cache_mb,

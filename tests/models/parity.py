@@ -158,7 +158,7 @@ def run(executor: Executor, stretches: Iterable[Stretch]) -> torch.Tensor:
             )
             first, room = first + len(tokens), room - len(tokens)
     # A call's result may live in a buffer of the next one.
-    return torch.cat([executor.forward(make_batch(call, PAGE_TOKENS)).logits.clone() for call in calls])
+    return torch.cat([executor.forward(make_batch(call, PAGE_TOKENS)).logits.clone().cpu() for call in calls])
 
 
 class Truth:

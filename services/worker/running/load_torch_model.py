@@ -60,6 +60,7 @@ class Wanted:
     kv_cache_dtype: str = "auto"
     executor: str = "auto"
     strict: bool = True
+    amx: bool = True
     threads: int = 0
     page_tokens: int = 32
     # 0: a share of free memory, at most what max_sequences of the longest context can use; -1: by the device.
@@ -162,6 +163,7 @@ def _options(wanted: Wanted, network: Network, dtype: str, taps: Sequence[Tap]) 
         max_context=check_context(network, wanted.max_context),
         threads=max(1, (wanted.threads or len(os.sched_getaffinity(0))) // wanted.ranks_here),
         strict=wanted.strict,
+        amx=wanted.amx,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
         longest_draft=wanted.longest_draft,

@@ -339,4 +339,4 @@ def test_chunks_are_even_and_short() -> None:
 
 
 def test_the_path_says_what_runs() -> None:
-    assert {path(kind) for kind in KINDS} <= {"avx512", "avx512_bf16", "avx512_vnni", "portable"}
+    assert {path(kind) for kind in KINDS} <= {"amx", "avx512", "avx512_bf16", "avx512_vnni", "portable"}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels import amx
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
@@ -22,7 +23,6 @@ from kernels.cpu_program import (
     Program,
     aligned,
 )
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.kv_store.reference import rotate_and_store
 from kernels.paged_attention import reference
 from kernels.paged_attention.cpu_ops import HeadNorm, Places, Shape, Workspace, attention_ops
@@ -31,13 +31,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Of the largest output. bfloat16: queries, keys and weights are rounded to 8 bits, sums are float32.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 0.008}
 # Of a CPU without products of bfloat16 nothing else can be seen.
-NUMBERS = "bfloat16" if HAS_BFLOAT16_DOT else "float32"
+NUMBERS = "bfloat16" if amx.HAS_PAIRS else "float32"
 LLAMA = Shape(NUMBERS, 9, 3, 64, 32, scale=0.125, rope_width=64)
 SHAPES = {
     "llama": LLAMA,
     "float32": replace(LLAMA, dtype="float32"),
     "one kv head": Shape(NUMBERS, 8, 1, 128, 16, scale=0.1, rope_width=128),
     "a query each": Shape("float32", 4, 4, 16, 8, scale=0.25, rope_width=16),
+    "no tiles": replace(LLAMA, with_amx=False),
     "odd sizes": Shape(NUMBERS, 6, 2, 40, 24, scale=0.2, rope_width=40),
     "window": replace(LLAMA, window=50, split=64),
     "window in float32": replace(LLAMA, dtype="float32", window=70),
