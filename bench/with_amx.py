@@ -49,6 +49,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=12, help="of each kind with one stream")
     parser.add_argument("--waves", type=int, default=4, help="requests a stream when there are several")
     parser.add_argument("--without-http", action="store_true", help="in this process only")
+    parser.add_argument("--without-steps", action="store_true", help="over HTTP only")
     # The harness has as many turns of a session as it wants.
     parser.set_defaults(cold=True, block=1)
 
@@ -58,7 +59,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise LeftOut("this CPU has no AMX, or this process may not use it")
     figures: dict[str, Any] = {"cold": True, "steps": {}, "prompts": {}, "runs": []}
     options.so_far = figures
-    for dtype in DTYPES:
+    for dtype in () if options.without_steps else DTYPES:
         in_process(figures, dtype, options)
     if options.without_http:
         return figures
@@ -67,6 +68,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         meshes = {way: running_mesh(**common, served_model_name=way, amx=on) for way, on in WAYS.items()}
         urls = {way: stack.enter_context(mesh).url for way, mesh in meshes.items()}
         options.served = [f"label={way};model={way};url={url};speculation=naive" for way, url in urls.items()]
+        options.served.append(f"label=amx, auto;model=amx;url={urls['amx']};speculation=auto")
         for workload in options.workloads.split(","):
             for count in options.concurrency.split(","):
                 lines = served.lines(served.loaded(workload, int(count), options))

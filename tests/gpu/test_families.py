@@ -20,5 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 @pytest.mark.parametrize("name", [*interpreted.HYBRIDS, *interpreted.FAMILIES])
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    theirs = interpreted.save(name, tmp_path)
+    # transformers takes rows of a delta net together: of large weights its own roundings grow beyond the tolerance.
+    more = {"initializer_range": 0.03} if name in interpreted.HYBRIDS else {}
+    theirs = interpreted.save(name, tmp_path, **more)
     parity.check_parity(theirs, tmp_path, {"gpu": interpreted.anywhere})
