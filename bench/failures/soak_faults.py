@@ -6,7 +6,7 @@ lying proposer   one more joins for 10 s and is sure of nonsense; `late proposer
 descriptors      a process may open no more for 4 s (RLIMIT_NOFILE)
 full disk        no proposer may write to a file for 10 s (RLIMIT_FSIZE)
 overload         ten times the streams, for 5 s
-roll             `specmesh roll`; not while one is under way
+roll             `specmesh roll`
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Faults:
     ) -> None:
         self._mesh, self._folder, self._overload = mesh, folder, overload
         self._chance = random.Random(f"soak/{seed}")
-        self._rolling = False
         # When a streamer was struck, its pid, and the ports of its clients.
         self._streamers: list[tuple[float, int, set[int]]] = []
         self.kinds: dict[str, Callable[[], Awaitable[str]]] = {
@@ -133,9 +132,6 @@ class Faults:
         return f"{OVERLOADED_S:g} s"
 
     async def _roll(self) -> str:
-        if self._rolling:
-            return "not struck: one is under way"
-        self._rolling = True
         command = ("services.cli", "roll", f"--run-dir={self._folder}/run", f"--port={self._mesh.port}")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL,
@@ -143,7 +139,6 @@ class Faults:
         )  # fmt: skip
         async with ended(process):
             code = await process.wait()
-        self._rolling = False
         return f"exit code {code}"
 
 
