@@ -44,7 +44,7 @@ class Thing(NamedTuple):
 
 def _cpu(*flags: str) -> Callable[[Row], bool]:
     """Rows of a machine whose processor has just these of the features that choose the loops."""
-    named = {"avx512_bf16"}
+    named = {"avx512_bf16", "amx_tile"}
     return lambda row: not row["hardware"].get("gpu") and named & set(row["hardware"]["flags"]) == set(flags)
 
 
@@ -58,13 +58,15 @@ def _gpu(name: str) -> Callable[[Row], bool]:
 
 SERVED = tuple((name, "served") for name in ("never_slower", "speculation", "acceptance"))
 THINGS = (
+    Thing("CPU with AMX", rows=(*SERVED, ("with_amx", "served")), which=_cpu("avx512_bf16", "amx_tile")),
     Thing("CPU with AVX-512 and bf16", rows=SERVED, which=_cpu("avx512_bf16")),
     Thing("CPU with AVX2 only", rows=SERVED, which=_cpu()),
     Thing("CPU that isn't x86-64"),
     Thing("one NVIDIA H200, SmolLM2 135M", (("gpu_http", "served"),), _gpu("H200")),
+    Thing("one NVIDIA H100, SmolLM2 135M", (("gpu_http", "served"),), _gpu("H100 80GB HBM3")),
     Thing("one NVIDIA H200, the shape of Llama 3.1 8B", (("gpu_decode", "measured"),), _gpu("H200")),
     Thing("one NVIDIA H200, a layer in fp8, int8, int4, with experts", (("gpu_layers", "measured"),), _gpu("H200")),
-    Thing("other NVIDIA GPUs: sm_80 (A100), sm_90 (H100), sm_100 (B200)"),
+    Thing("other NVIDIA GPUs: sm_80 (A100), sm_100 (B200)"),
     Thing("a model over several GPUs (NCCL)"),
     Thing("quantised models on a GPU (fp8, int4, GPTQ, AWQ)"),
     Thing("compose.gpu.yaml on a machine with a GPU"),

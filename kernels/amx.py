@@ -51,8 +51,10 @@ def _permitted() -> bool:
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
+# Whether the processor has it.
+FOUND = v.HAS_BFLOAT16_DOT and all(v.FEATURES.get(name) for name in _NEEDED)
 # Without permission the first instruction would end the process; without the feature its compilation would.
-AVAILABLE = EMULATED or (v.HAS_BFLOAT16_DOT and all(v.FEATURES.get(name) for name in _NEEDED) and _permitted())
+AVAILABLE = EMULATED or (FOUND and _permitted())
 # Whether rows between ops are bfloat16: there are instructions for pairs of it.
 HAS_PAIRS = AVAILABLE or v.HAS_BFLOAT16_DOT
 

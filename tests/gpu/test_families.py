@@ -15,7 +15,10 @@ from tests.models.gpu import interpreted
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import parity
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    pytest.mark.shows("hybrid models (Qwen3-Next, Qwen3.5) on a GPU", "tested"),
+]
 
 
 @pytest.mark.parametrize("name", [*interpreted.HYBRIDS, *interpreted.FAMILIES])

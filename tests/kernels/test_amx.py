@@ -20,6 +20,7 @@ from kernels import amx
 from kernels.cpu_program import aligned
 from kernels.cpu_vectors import scratch
 
+pytestmark = pytest.mark.shows("CPU with AMX", "tested")
 ROOT = Path(__file__).parents[2]
 with_tiles = pytest.mark.skipif(not amx.AVAILABLE, reason="this CPU has no AMX: its emulation is tested instead")
 

@@ -134,6 +134,23 @@ def shared_memory(settings: Settings, mount: Path = Path("/dev/shm")) -> list[Fi
     return [ok("shared memory", f"{mount}: {free // MB} MB free")]
 
 
+def processor(settings: Settings) -> list[Finding]:
+    """What of it the compiled loops use."""
+    try:
+        from kernels import amx, cpu_vectors
+    except ImportError:
+        # The packages' check says so.
+        return []
+    if amx.FOUND and settings.amx and not amx.AVAILABLE:
+        what = "has AMX, and the system doesn't let this process use it: prompts and batches are slower"
+        fix = "use Linux 5.16 or newer, and allow arch_prctl in the container's seccomp profile"
+        return [warn("processor", what, fix)]
+    if amx.AVAILABLE and settings.amx:
+        return [ok("processor", "AMX is used")]
+    wide = "AVX-512" if cpu_vectors.HAS_WIDE else "no AVX-512"
+    return [ok("processor", f"{wide}, {'' if cpu_vectors.HAS_BFLOAT16_DOT else 'no '}instructions for bfloat16")]
+
+
 def torch(settings: Settings) -> list[Finding]:
     """Present, new enough, and does it load? A build for another processor dies on import."""
     if settings.engine == "mock":

@@ -29,6 +29,7 @@ CHECKS: dict[str, Check] = {
     "memory": machine.memory,
     "open files": machine.open_files,
     "shared memory": machine.shared_memory,
+    "processor": machine.processor,
     "torch": machine.torch,
     "gpu": gpu.gpu,
     "packages": machine.packages,

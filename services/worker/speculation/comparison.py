@@ -16,7 +16,7 @@ from math import log2
 # Steps that look before those that are judged: the first ones only ask. Then steps that are judged together.
 FIRST, WINDOW = 8, 16
 # Seconds of the first rest; how often it doubles; steps of a rest that only measures; and for how long that holds.
-REST, DOUBLED, MEASURED, HOLDS = 0.03, 4, 8, 4.0
+REST, DOUBLED, MEASURED, HOLDS = 0.03, 6, 8, 4.0
 # Measured steps that the mean is of; one counts as no more than this multiple of it.
 MEAN_OF, OUTLIER = 32, 4.0
 # The share of what was won that counts a window later.

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from kernels import amx
 from mesh.codec import Codec
 from mesh.node import Node
 from mesh.security import load_security, make_keys
@@ -174,6 +175,17 @@ def test_fewer_descriptors_than_connections_are_a_warning_with_a_number_that_fit
     assert finding.what == "max_connections is 2048, the hard limit of 1024 open files has room for 832"
     assert "--max-connections 832" in finding.fix
     assert one(machine.open_files(settings.replaced(max_connections=832)), "ok")
+
+
+def test_what_the_loops_use_of_the_processor_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amx, "FOUND", True)
+    monkeypatch.setattr(amx, "AVAILABLE", True)
+    assert [each.what for each in machine.processor(settings)] == ["AMX is used"]
+    (without,) = machine.processor(settings.replaced(amx=False))
+    assert without.level == "ok" and "bfloat16" in without.what
+    monkeypatch.setattr(amx, "AVAILABLE", False)
+    (forbidden,) = machine.processor(settings)
+    assert forbidden.level == "warn" and "arch_prctl" in forbidden.fix
 
 
 def test_low_shared_memory_is_a_warning(
