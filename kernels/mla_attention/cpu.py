@@ -48,13 +48,14 @@ class LatentShape:
     page_tokens: int
     scale: float
     interleaved: bool = False
+    with_amx: bool = True
 
     @property
     def attention(self) -> Shape:
         """What the attention in the middle looks like: its pages are this layer's."""
         return Shape(
             self.dtype, self.heads, 1, self.rope_dim + self.latent_dim, self.page_tokens, self.scale, self.rope_dim,
-            interleaved=self.interleaved,
+            interleaved=self.interleaved, with_amx=self.with_amx,
         )  # fmt: skip
 
     @property
@@ -183,13 +184,13 @@ def latent_attention_ops(
         weights.key,
         Rows(places.q, shape.heads * q_head, group=q_head),
         Rows(places.wide + shape.rope_dim * size, shape.row * size, group=one),
-        dtype, threads=space.threads,
+        dtype, threads=space.threads, with_amx=shape.with_amx,
     )  # fmt: skip
     expand = linear(
         weights.value,
         Rows(places.seen + shape.rope_dim * size, shape.heads * one, group=one),
         Rows(places.out, shape.heads * shape.value_dim * size, group=shape.value_dim * size),
-        dtype, threads=space.threads,
+        dtype, threads=space.threads, with_amx=shape.with_amx,
     )  # fmt: skip
     middle = Places(places.wide, places.seen, places.keys, places.values, places.cos, places.sin)
     return [

@@ -15,7 +15,7 @@ from models.cpu.builder import ModelBuilder
 from models.spec import LatentAttention, Norm
 
 
-def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> LatentShape:
+def shape_of(attention: LatentAttention, dtype: str, page_tokens: int, with_amx: bool = True) -> LatentShape:
     """`dtype` is that of activations."""
     return LatentShape(
         dtype=dtype,
@@ -27,6 +27,7 @@ def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> Latent
         page_tokens=page_tokens,
         scale=attention.scale,
         interleaved=attention.rope.interleaved,
+        with_amx=with_amx,
     )
 
 

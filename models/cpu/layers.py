@@ -91,7 +91,7 @@ def _mlp(builder: ModelBuilder, layer: Layer) -> list[Op]:
 def shape_of(attention: Attention | LatentAttention, options: Options) -> Shape | LatentShape:
     dtype = _NAMES[activation_dtype(options.dtype)]
     if isinstance(attention, LatentAttention):
-        return latent_attention.shape_of(attention, dtype, options.page_tokens)
+        return latent_attention.shape_of(attention, dtype, options.page_tokens, options.amx)
     return dense.shape_of(attention, dtype, options.page_tokens, options.amx)
 
 
