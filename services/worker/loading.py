@@ -80,6 +80,7 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
         max_sequences=settings.max_sequences,
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
+        prefix_cache=settings.prefix_cache,
         rows_a_sequence=rows_a_sequence(settings),
         longest_draft=longest_draft(settings.num_speculative_tokens),
         ranks=ranks_of(settings),

@@ -71,6 +71,7 @@ class Wanted:
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_context: int = 0
+    prefix_cache: bool = True
     # The most rows that a step verifies of one sequence; steps of drafts alone should be graphs on a GPU.
     rows_a_sequence: int = 4
     # The longest draft that a request may have.
@@ -197,7 +198,10 @@ def _plan(
     kept = [kept_by(share, weights, options.dtype, codes_stay, coded_stacks) for share in shares]
     size = sum(map(weight_bytes, shares, kept))
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
-    sizes = MemorySizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
+    sizes = MemorySizes(
+        wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens,
+        wanted.prefix_cache,
+    )  # fmt: skip
     return plan_memory(sizes, networks, size, choice, card_of(choice))
 
 

@@ -59,6 +59,7 @@ class MemorySizes:
     gpu_memory_utilization: float
     max_sequences: int
     max_step_tokens: int
+    prefix_cache: bool = True
 
 
 def plan_memory(
@@ -74,12 +75,14 @@ def plan_memory(
     sequences = sizes.max_sequences or (GPU_SEQUENCES if card else CPU_SEQUENCES)
     rows = sizes.max_step_tokens or (GPU_STEP_TOKENS if card else CPU_STEP_TOKENS)
     state, snapshots = _state_bytes(networks), 0
+    # Of what is kept for a prefix.
+    kept_state = state if sizes.prefix_cache else 0
     try:
         if card and sizes.kv_cache_mb == BY_DEVICE:
             demand = _demand(networks, weights, page)
             fit = fit_card(card, demand, sizes.gpu_memory_utilization, sizes.max_sequences, sizes.max_step_tokens)
             size, sequences, rows = fit.kv_bytes, fit.max_sequences, fit.max_step_tokens
-            snapshots = _snapshots(sequences, size, state)
+            snapshots = _snapshots(sequences, size, kept_state)
             size -= snapshots * state
         else:
             setting = CPU_KV_MB if sizes.kv_cache_mb == BY_DEVICE else sizes.kv_cache_mb
@@ -87,7 +90,7 @@ def plan_memory(
             weights += sequences * state
             needed = _needed_tokens(sequences, options, choice.executor)
             size = kv_cache_bytes(setting, max(0, free - weights), page, needed, options.page_tokens)
-            if snapshots := _snapshots(sequences, size, state):
+            if snapshots := _snapshots(sequences, size, kept_state):
                 weights += snapshots * state
                 size = kv_cache_bytes(setting, max(0, free - weights), page, needed, options.page_tokens)
     except ValueError as error:

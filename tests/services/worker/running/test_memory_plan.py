@@ -75,7 +75,14 @@ def test_states_of_a_hybrid_bound_how_many_sequences_a_gpu_gets(tmp_path: Path) 
     state = state_bytes(network, 2, OPTIONS.longest_draft)
     made = plan_memory(BY_DEVICE, [(network, OPTIONS)], GB, ExecutorChoice("triton", GpuExecutor, ""), card)
     assert made.max_sequences == 128 and 128 * state <= card.total / 8 < 256 * state
-    assert made.branch_pages == 0
+    assert made.branch_pages == 0 < made.snapshots
+    for card_or_none in (card, None):
+        # Without a prefix cache no state is kept for prefixes, and pages get the memory.
+        sizes = BY_DEVICE if card_or_none else replace(BY_DEVICE, kv_cache_mb=64, max_sequences=4)
+        choice = ExecutorChoice("triton", GpuExecutor, "")
+        with_it = plan_memory(sizes, [(network, OPTIONS)], GB, choice, card_or_none)
+        without = plan_memory(replace(sizes, prefix_cache=False), [(network, OPTIONS)], GB, choice, card_or_none)
+        assert without.snapshots == 0 < with_it.snapshots and without.pages >= with_it.pages
 
 
 def test_sizes_that_are_set_are_kept_on_a_gpu(tmp_path: Path) -> None:
