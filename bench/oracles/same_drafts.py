@@ -25,7 +25,7 @@ from bench.oracles.other_python import environment
 from bench.replay import agreeing
 from bench.rows import ROOT
 from bench.shown import Shown
-from models.sources import ensure_model
+from models.sources import ensure_model, read_json
 from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
 
@@ -66,7 +66,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--prompts", type=int, default=80)
     parser.add_argument("--tokens", type=int, default=128, help="of an answer")
-    parser.add_argument("--longest", type=int, help="tokens of a draft; the method's own length if left out")
+    parser.add_argument("--longest", type=int, help="tokens of a draft; else the method's own, or the head's block")
     parser.add_argument("--eager", action="store_true", help="vLLM compiles nothing: it starts sooner and is slower")
     every = "vLLM's MTP blocks read the embedding at position 0, too"
     parser.add_argument("--all-positions", action="store_true", help=every)
@@ -76,13 +76,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     from services.training.prompts import Asking
 
-    if options.longest is None:
-        options.longest = METHODS[options.method].length
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
     with tempfile.TemporaryDirectory(prefix="same-drafts-") as place:
         model, head = made(
             options.method, options.family, folder, options.draft_model, Path(place), options.seed, options.random
         )
+        if options.longest is None:
+            options.longest = own_length(options.method, head)
         asking = Asking(folder)
         bodies = prompts("chat", options.prompts, 1, sources(options.spec_bench, None))
         asked = [ids for body in bodies if len(ids := asking.ids(body["messages"][0]["content"])) <= LONGEST_PROMPT]
@@ -91,6 +91,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     weights = "random" if options.random or options.draft_model is None else "trained"
     said = {"vllm": version, "method": options.method, "family": options.family, "weights": weights}
     return said | {"longest": options.longest, "prompts": len(asked)} | found
+
+
+def own_length(method: str, head: Path) -> int:
+    """vLLM takes a longer draft for a longer block, whose tokens are all others."""
+    length, block = METHODS[method].length, read_json(head / "config.json").get("block_size")
+    return length if block is None else min(length, block - 1)
 
 
 def in_vllm(

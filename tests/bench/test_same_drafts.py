@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bench.oracles.same_drafts import DraftedAnswer, compared, placed
+import json
+from pathlib import Path
+
+from bench.oracles.same_drafts import DraftedAnswer, compared, own_length, placed
 from bench.replay import agreeing
 
 
@@ -32,3 +35,10 @@ def test_equal_drafts_miss_nothing_and_others_are_told() -> None:
 def test_drafts_behind_another_text_are_not_compared() -> None:
     found = compared([DraftedAnswer([1], [2, 3], {2: [3]})], [DraftedAnswer([1], [9, 3], {2: [4]})])
     assert found["drafts"] == 0 and found["same_texts"] == 0
+
+
+def test_a_draft_is_as_long_as_the_heads_block(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"block_size": 8}))
+    assert own_length("dflash", tmp_path) == 7
+    (tmp_path / "config.json").write_text("{}")
+    assert own_length("eagle3", tmp_path) > 1
