@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # What is captured would be lost with the process.
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[_stderr] = os.dup(2)
+    # A shell's background job ignores Ctrl-C, and so would all processes that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -125,7 +125,7 @@ def test_ctrl_c_ends_a_batch_and_its_answers_stay(locked_mesh: RunningMesh, tmp_
     process = batch(tmp_path, f"--url={locked_mesh.url}", "--api-keys=key-of-the-batch", "--concurrency=4")
     until(lambda: len(lines_of(tmp_path)) >= 3, 120, lambda: said(tmp_path), alive=process)
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130 and "the same command goes on" in said(tmp_path)
+    assert process.wait(30) == 130 and "the same command goes on" in said(tmp_path)
     assert "Traceback" not in said(tmp_path) and "Unclosed" not in said(tmp_path)
     assert 3 <= len([json.loads(line) for line in lines_of(tmp_path)]) < 400
 
