@@ -9,14 +9,12 @@ are cut (32 inputs) and on nothing else, but they aren't those of other instruct
 
 The system must allow a process to use tiles: `AVAILABLE` asks when this is imported. Functions that use tiles hand on
 a `state`, memory of their own stack of `STATE` bytes. Its first 64 bytes say what tiles are (`configure`), the rest is
-for the emulation: with SPECMESH_EMULATED_AMX=1 the same is computed without the instructions, on any machine, for
-tests.
+for the emulation: with EMULATED_AMX=1 the same is computed without the instructions, on any machine, for tests.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -29,9 +27,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels import cpu_vectors as v
+from kernels.cpu_cache import EMULATED_AMX as EMULATED
 
-SWITCH = "SPECMESH_EMULATED_AMX"
-EMULATED = os.environ.get(SWITCH) == "1"
 # Rows of a tile, and bytes of a row.
 ROWS, ROW_BYTES = 16, 64
 TILE_BYTES = ROWS * ROW_BYTES
@@ -59,20 +56,6 @@ AVAILABLE = EMULATED or (FOUND and _permitted())
 HAS_PAIRS = AVAILABLE or v.HAS_BFLOAT16_DOT
 
 
-def _inner(function: Any) -> Any:
-    return numba.njit(error_model="numpy", fastmath=False)(function)
-
-
-def _of(*tiles: int) -> Callable[[Any], Any]:
-    """A function for these tiles. Code kept on disk is linked by names, which must differ."""
-
-    def decorate(function: Any) -> Any:
-        function.__qualname__ = ".".join([function.__qualname__, *map(str, tiles)])
-        return _inner(function)
-
-    return decorate
-
-
 def _instruction(name: str, *tiles: int, memory: int = 0) -> Callable[..., Any]:
     """What gives an instruction of LLVM on tiles; `memory`: how many arguments follow, an address and a stride."""
 
@@ -97,7 +80,7 @@ def _load_config(_: Any, state: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@_inner
+@numba.njit
 def configure(state, rows, low_widths, high_widths):
     """Of each tile its rows, a byte, and the bytes of a row, 16 bits; those of tiles 0 to 3 and 4 to 7. A tile that
     isn't used has some, too."""
@@ -133,7 +116,7 @@ def dot_bytes(sums: int, a: int, b: int) -> Callable[..., Any]:
     return _emulated_dot_bytes(sums, a, b) if EMULATED else _instruction("tdpbusd", sums, a, b)
 
 
-@_inner
+@numba.njit
 def _nothing(state):
     pass
 
@@ -144,12 +127,12 @@ release = _nothing if EMULATED else _instruction("tilerelease")
 # Emulation -----------------------------------------------------------------------------------------------------------
 
 
-@_inner
+@numba.njit
 def _rows_of(state, tile):
     return np.int64(v.load_u8(state, 48 + tile))
 
 
-@_inner
+@numba.njit
 def _words_of(state, tile):
     """32 bits each, of a row."""
     return (np.int64(v.load_u8(state, 16 + 2 * tile)) + 256 * np.int64(v.load_u8(state, 17 + 2 * tile))) // 4
@@ -162,7 +145,7 @@ def _place(tile: int) -> int:
 def _emulated_load(tile: int) -> Callable[..., Any]:
     place = _place(tile)
 
-    @_of(tile)
+    @v.compiled_for(f"{tile}")
     def load(state, address, stride):
         _clear(state + place)
         for row in range(_rows_of(state, tile)):
@@ -175,7 +158,7 @@ def _emulated_load(tile: int) -> Callable[..., Any]:
 def _emulated_store(tile: int) -> Callable[..., Any]:
     place = _place(tile)
 
-    @_of(tile)
+    @v.compiled_for(f"{tile}")
     def store(state, address, stride):
         for row in range(_rows_of(state, tile)):
             for word in range(_words_of(state, tile)):
@@ -184,7 +167,7 @@ def _emulated_store(tile: int) -> Callable[..., Any]:
     return store
 
 
-@_inner
+@numba.njit
 def _clear(address):
     for row in range(ROWS):
         v.store_ints(address + row * ROW_BYTES, 0, v.int_zeros())
@@ -193,7 +176,7 @@ def _clear(address):
 def _emulated_zero(tile: int) -> Callable[..., Any]:
     place = _place(tile)
 
-    @_of(tile)
+    @v.compiled_for(f"{tile}")
     def zero(state):
         _clear(state + place)
 
@@ -203,7 +186,7 @@ def _emulated_zero(tile: int) -> Callable[..., Any]:
 def _emulated_dot_bfloat16(sums: int, a: int, b: int) -> Callable[..., Any]:
     at, left, right = _place(sums), _place(a), _place(b)
 
-    @_of(sums, a, b)
+    @v.compiled_for(f"{sums}.{a}.{b}")
     def dot(state):
         for row in range(_rows_of(state, sums)):
             even, odd = v.zeros(), v.zeros()
@@ -222,7 +205,7 @@ def _emulated_dot_bfloat16(sums: int, a: int, b: int) -> Callable[..., Any]:
 def _emulated_dot_bytes(sums: int, a: int, b: int) -> Callable[..., Any]:
     at, left, right = _place(sums), _place(a), _place(b)
 
-    @_of(sums, a, b)
+    @v.compiled_for(f"{sums}.{a}.{b}")
     def dot(state):
         for row in range(_rows_of(state, sums)):
             place = state + at + row * ROW_BYTES

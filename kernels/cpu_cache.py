@@ -32,6 +32,9 @@ import numba
 _PACKAGE = Path(__file__).parent
 # What compiled loops import from: names of packages beside this one.
 _FOLLOWED = (_PACKAGE.name, "services.proposer")
+# A build for tests, too (kernels/amx.py).
+AMX_SWITCH = "EMULATED_AMX"
+EMULATED_AMX = os.environ.get(AMX_SWITCH) == "1"
 # Folders of a module: going back and forth between two versions costs nothing.
 _KEPT = 3
 _lock = threading.Lock()
@@ -84,8 +87,8 @@ def digest(path: Path) -> str:
     found = hashlib.sha256(f"numba {numba.__version__}, llvmlite {llvmlite.__version__}".encode())
     if numba.config.BOUNDSCHECK:  # NUMBA_BOUNDSCHECK=1: a build for tests
         found.update(b"bounds")
-    if os.environ.get("SPECMESH_EMULATED_AMX"):  # kernels/amx.py: for tests, too
-        found.update(b"emulated")
+    if EMULATED_AMX:
+        found.update(b"emulated AMX")
     for source in sorted(_sources(path)):
         found.update(source.name.encode() + b"\0" + hashlib.sha256(source.read_bytes()).digest())
     return found.hexdigest()[:16]

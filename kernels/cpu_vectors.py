@@ -78,6 +78,20 @@ _V_BF = ir.VectorType(Bfloat(), 2 * LANES)
 V_PAIRS, _V_HALF_I32 = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, LANES // 2)
 
 
+def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit for a function that is made more than once, such as for each kind of numbers; `name` tells which.
+
+    Code kept on disk is linked by the names of functions: with the same one, a program that uses two of them would run
+    the code of the first it loads.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        function.__qualname__ = f"{function.__qualname__}.{name}"
+        return numba.njit(**options)(function)
+
+    return decorate
+
+
 # Emission ------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from kernels.linear.tiles import STEP_BYTES
 # Rows at once, and steps of a product.
 ROWS, STEPS = 2 * amx.ROWS, 16
 # Lines of memory that a product of one tile of rows asks for: as many as it reads.
-_LINES = STEPS * STEP_BYTES // 64
+LINES = STEPS * STEP_BYTES // 64
 _C00, _C01, _C10, _C11, _A0, _A1, _B0, _B1 = range(8)
 _WIDTHS = sum(amx.ROW_BYTES << 16 * place for place in range(4))
 
@@ -41,6 +41,7 @@ def configure(state, count):
 def _make(name: str, dot: Any) -> Any:
     dot00, dot01, dot10, dot11 = dot(_C00, _A0, _B0), dot(_C01, _A0, _B1), dot(_C10, _A1, _B0), dot(_C11, _A1, _B1)
 
+    @v.compiled_for(name, error_model="numpy", fastmath=False)
     def products(state, two, x, stride, w, count, starts, starts_stride, sums, ahead, lines):
         _load_c00(state, starts, starts_stride)
         _load_c01(state, starts + 64, starts_stride)
@@ -70,18 +71,17 @@ def _make(name: str, dot: Any) -> Any:
                 dot00(state)
                 _load_b1(state, weights + 64, STEP_BYTES)
                 dot01(state)
-                if lines == _LINES:
+                if lines == LINES:
                     # Known here, so that no loop is left.
-                    for line in range(_LINES):
-                        v.prefetch(ahead + (k * _LINES + line) * 64)
+                    for line in range(LINES):
+                        v.prefetch(ahead + (k * LINES + line) * 64)
                 else:
                     for line in range(lines):
                         v.prefetch(ahead + (k * lines + line) * 64)
         _store_c00(state, sums, STEP_BYTES)
         _store_c01(state, sums + 64, STEP_BYTES)
 
-    products.__qualname__ = f"products.{name}"
-    return numba.njit(error_model="numpy", fastmath=False)(products)
+    return products
 
 
 # products(state, two, x, stride, w, count, starts, starts_stride, sums, ahead, lines): sums [16 or (two) 32 rows, 32]

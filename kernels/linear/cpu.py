@@ -85,15 +85,21 @@ def _tail_words(x, stride, count, size, words, whole):
 
 
 @_inner
+def _begin(args, block, rows, sums):
+    """sums [rows, 32] of a block are what they begin at."""
+    starts = v.word(args, STARTS) + block * BLOCK * 4
+    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
+    for row in range(rows):
+        v.store_ints(sums, row * BLOCK, low)
+        v.store_ints(sums, row * BLOCK + LANES, high)
+
+
+@_inner
 def _sum_up(args, variant, x, count, block, sums, ahead, share):
     """sums [count, 32] of a block, from what they begin at."""
     stride, steps, tail = v.word(args, X_STRIDE), v.word(args, STEPS), v.word(args, TAIL_BYTES)
     of_row = tiles.step_bytes(variant)
-    starts = v.word(args, STARTS) + block * BLOCK * 4
-    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
-    for row in range(count):
-        v.store_ints(sums, row * BLOCK, low)
-        v.store_ints(sums, row * BLOCK + LANES, high)
+    _begin(args, block, count, sums)
     weight = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES)
     whole = steps
     if tail > 0:
@@ -114,11 +120,8 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
 def _sum_up_codes(args, variant, x, rows, count_of_tiles, block, sums, ahead):
     """The same for rows of several tiles: codes are made words once for all of them."""
     stride, steps, of_row = v.word(args, X_STRIDE), v.word(args, STEPS), tiles.step_bytes(variant)
-    starts, words = v.word(args, STARTS) + block * BLOCK * 4, _decoded()
-    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
-    for row in range(rows):
-        v.store_ints(sums, row * BLOCK, low)
-        v.store_ints(sums, row * BLOCK + LANES, high)
+    words = _decoded()
+    _begin(args, block, rows, sums)
     weight, of_step = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES), tiles.weight_bytes(variant)
     for first in range(0, steps, _DECODED_STEPS):
         count_of_steps = min(_DECODED_STEPS, steps - first)
@@ -231,18 +234,24 @@ def _ahead(args, step, chunk, block, last, is_one_tile):
 
 
 @_inner
-def _run(args, step, chunk, variant):
-    most, whole = tiles.most_rows(variant), tiles.whole_rows(variant)
-    expert, part = _expert_of(args, chunk), chunk % v.word(args, CHUNKS)
-    if expert < 0:
-        return
-    blocks, size = v.word(args, BLOCKS), v.word(args, PER_CHUNK)
+def _work(args, step, chunk, expert):
+    """The rows of a chunk, from one up to another, and its blocks, likewise."""
     first_row, end_row = 0, v.word(step, v.word(args, ROWS_AT))
     if v.word(args, PLACES) != 0:
         first_row = np.int64(v.load_i32(v.word(args, PLACES), expert))
         end_row = np.int64(v.load_i32(v.word(args, PLACES), expert + 1))
-    first = expert * blocks + part * size
-    last = expert * blocks + min(part * size + size, blocks)
+    blocks, size = v.word(args, BLOCKS), v.word(args, PER_CHUNK)
+    first = chunk % v.word(args, CHUNKS) * size
+    return first_row, end_row, expert * blocks + first, expert * blocks + min(first + size, blocks)
+
+
+@_inner
+def _run(args, step, chunk, variant):
+    most, whole = tiles.most_rows(variant), tiles.whole_rows(variant)
+    expert = _expert_of(args, chunk)
+    if expert < 0:
+        return
+    first_row, end_row, first, last = _work(args, step, chunk, expert)
     x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
     x += expert * v.word(args, X_GROUP)
     block_bytes, of_step = v.word(args, BLOCK_BYTES), tiles.weight_bytes(variant)
@@ -291,11 +300,8 @@ def _configured(state, count, before):
 def _run_codes_amx(args, variant, state, x, first_row, rows, block, sums, configured):
     """A block of codes for up to _ROWS_OF_CODES rows: some steps at a time are made words for all of them."""
     stride, steps, of_step = v.word(args, X_STRIDE), v.word(args, STEPS), tiles.weight_bytes(variant)
-    starts, words = v.word(args, STARTS) + block * BLOCK * 4, _decoded()
-    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
-    for row in range(rows):
-        v.store_ints(sums, row * BLOCK, low)
-        v.store_ints(sums, row * BLOCK + LANES, high)
+    words = _decoded()
+    _begin(args, block, rows, sums)
     weight = v.word(args, WEIGHT) + block * v.word(args, BLOCK_BYTES)
     for first in range(0, steps, _DECODED_STEPS):
         count = min(_DECODED_STEPS, steps - first)
@@ -313,16 +319,10 @@ def _run_codes_amx(args, variant, state, x, first_row, rows, block, sums, config
 
 @_inner
 def _run_amx(args, step, chunk, variant):
-    expert, part = _expert_of(args, chunk), chunk % v.word(args, CHUNKS)
+    expert = _expert_of(args, chunk)
     if expert < 0:
         return
-    blocks, size = v.word(args, BLOCKS), v.word(args, PER_CHUNK)
-    first_row, end_row = 0, v.word(step, v.word(args, ROWS_AT))
-    if v.word(args, PLACES) != 0:
-        first_row = np.int64(v.load_i32(v.word(args, PLACES), expert))
-        end_row = np.int64(v.load_i32(v.word(args, PLACES), expert + 1))
-    first = expert * blocks + part * size
-    last = expert * blocks + min(part * size + size, blocks)
+    first_row, end_row, first, last = _work(args, step, chunk, expert)
     x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
     x += expert * v.word(args, X_GROUP)
     block_bytes, count_of_products = v.word(args, BLOCK_BYTES), v.word(args, STEPS) // amx_tiles.STEPS
@@ -331,7 +331,7 @@ def _run_amx(args, step, chunk, variant):
         rows = min(at_once, end_row - first_row)
         count_of_tiles = (rows + amx_tiles.ROWS - 1) // amx_tiles.ROWS
         # Each tile asks for its share of the next block.
-        lines = max(1, block_bytes // 64 // count_of_products // count_of_tiles)
+        lines = max(1, amx_tiles.LINES // count_of_tiles)
         for block in range(first, last):
             if tiles.is_coded(variant):
                 configured = _run_codes_amx(args, variant, state, x, first_row, rows, block, sums_of_codes, configured)

@@ -6,6 +6,8 @@ unfinished 16 words of all, 6 and 7. Only for pages, and rows of a page, of whol
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 
 from kernels import amx
@@ -19,12 +21,33 @@ _LINE = _COLUMNS * amx.ROW_BYTES
 _ALL = -1  # bits of a mask
 
 _words = v.scratch(_WORDS * _LINE)
-_load_left, _load_right = amx.load(_LEFT), amx.load(_RIGHT)
-_load_last_left, _load_last_right = amx.load(_LAST_LEFT), amx.load(_LAST_RIGHT)
 _zero0, _zero1, _zero2, _zero3 = (amx.zero(column) for column in range(_COLUMNS))
 _store0, _store1, _store2, _store3 = (amx.store(column) for column in range(_COLUMNS))
-_dot0, _dot1, _dot2, _dot3 = (amx.dot_bfloat16(column, _LEFT, _RIGHT) for column in range(_COLUMNS))
-_last0, _last1, _last2, _last3 = (amx.dot_bfloat16(column, _LAST_LEFT, _LAST_RIGHT) for column in range(_COLUMNS))
+
+
+def _make_add(left_tile: int, right_tile: int) -> Any:
+    load_left, load_right = amx.load(left_tile), amx.load(right_tile)
+    dot0, dot1, dot2, dot3 = (amx.dot_bfloat16(column, left_tile, right_tile) for column in range(_COLUMNS))
+
+    @v.compiled_for(f"{left_tile}")
+    def add(state, columns, left, left_stride, right, right_stride):
+        """The sums of 1, 2 or 4 columns, and products of one tile of words."""
+        load_left(state, left, left_stride)
+        load_right(state, right, right_stride)
+        dot0(state)
+        if columns > 1:
+            load_right(state, right + amx.ROW_BYTES, right_stride)
+            dot1(state)
+        if columns > 2:
+            load_right(state, right + 2 * amx.ROW_BYTES, right_stride)
+            dot2(state)
+            load_right(state, right + 3 * amx.ROW_BYTES, right_stride)
+            dot3(state)
+
+    return add
+
+
+_add, _add_last = _make_add(_LEFT, _RIGHT), _make_add(_LAST_LEFT, _LAST_RIGHT)
 
 
 @numba.njit
@@ -61,18 +84,7 @@ def product(
         start = base + v.load_i32(table, page) * page_stride
         count = (last_steps - rest if page == pages - 1 else steps) // _WORDS
         for k in range(count):
-            words = start + k * _WORDS * step_stride
-            _load_left(state, at, left_stride)
-            _load_right(state, words, step_stride)
-            _dot0(state)
-            if columns > 1:
-                _load_right(state, words + amx.ROW_BYTES, step_stride)
-                _dot1(state)
-            if columns > 2:
-                _load_right(state, words + 2 * amx.ROW_BYTES, step_stride)
-                _dot2(state)
-                _load_right(state, words + 3 * amx.ROW_BYTES, step_stride)
-                _dot3(state)
+            _add(state, columns, at, left_stride, start + k * _WORDS * step_stride, step_stride)
             at += amx.ROW_BYTES
     if rest > 0:
         words = _words()
@@ -83,17 +95,7 @@ def product(
                 if k == rest - 1 and mask != _ALL:
                     value = v.and_ints(value, v.spread_int(mask))
                 v.store_ints(words + k * _LINE, column * v.LANES, value)
-        _load_last_left(state, at, left_stride)
-        _load_last_right(state, words, _LINE)
-        _last0(state)
-        if columns > 1:
-            _load_last_right(state, words + amx.ROW_BYTES, _LINE)
-            _last1(state)
-        if columns > 2:
-            _load_last_right(state, words + 2 * amx.ROW_BYTES, _LINE)
-            _last2(state)
-            _load_last_right(state, words + 3 * amx.ROW_BYTES, _LINE)
-            _last3(state)
+        _add_last(state, columns, at, left_stride, words, _LINE)
     _store0(state, out, out_stride)
     if columns > 1:
         _store1(state, out + amx.ROW_BYTES, out_stride)

@@ -40,7 +40,16 @@ from kernels.cpu_program import (
     op,
     op_chunks,
 )
-from kernels.cpu_vectors import LANES, bits_of_float, load_i32, prefetch, scratch, store_i32, word
+from kernels.cpu_vectors import (
+    LANES,
+    bits_of_float,
+    compiled_for,
+    load_i32,
+    prefetch,
+    scratch,
+    store_i32,
+    word,
+)
 from kernels.paged_attention import cpu_amx, cpu_rotate
 from kernels.paged_attention.cpu_products import (
     AMX,
@@ -48,7 +57,6 @@ from kernels.paged_attention.cpu_products import (
     FLOAT32,
     VECTOR_BYTES,
     Numbers,
-    compiled_for,
     hide,
     make_finish,
     make_product,

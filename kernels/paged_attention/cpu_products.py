@@ -11,7 +11,6 @@ cuts to the width that the machine has. Knows nothing of tables, tiles or thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +31,7 @@ from kernels.cpu_vectors import (
     V_I32,
     as_floats,
     as_ints,
+    compiled_for,
     constant,
     dot_bfloat16_pairs,
     fma,
@@ -91,20 +91,6 @@ _ROWS, _COLUMNS = (6, 4) if HAS_WIDE else (2, 2)
 FLOAT32 = Numbers("float32", bfloat16=False, rows=_ROWS, columns=_COLUMNS)
 BFLOAT16 = Numbers("bfloat16", bfloat16=True, rows=_ROWS, columns=_COLUMNS)
 AMX = Numbers("amx", bfloat16=True, rows=amx.ROWS, columns=4, amx=True)
-
-
-def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba.njit for a function that is made once for each kind of numbers; `name` is the kind's.
-
-    Code kept on disk is linked by the names of functions: with the same one, a program that uses two kinds would
-    run the code of the first it loads.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        function.__qualname__ = f"{function.__qualname__}.{name}"
-        return numba.njit(**options)(function)
-
-    return decorate
 
 
 # Products ------------------------------------------------------------------------------------------------

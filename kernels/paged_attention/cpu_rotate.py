@@ -21,6 +21,7 @@ from kernels.cpu_vectors import (
     LANES,
     V_I16,
     V_I32,
+    compiled_for,
     first_lanes,
     float_in,
     load_f32,
@@ -40,7 +41,6 @@ from kernels.cpu_vectors import (
     word,
     zeros,
 )
-from kernels.paged_attention.cpu_products import compiled_for
 
 MOST_HEAD_DIM = 1024
 # Rows of a chunk where there are few, and where there are many: neighbours share lines of a key block.

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from kernels import amx
+from kernels.cpu_cache import AMX_SWITCH
 from kernels.cpu_program import aligned
 from kernels.cpu_vectors import scratch
 
@@ -124,7 +125,7 @@ EMULATED = {
 )
 def test_emulated(what: str, tmp_path: Path) -> None:
     file, chosen = EMULATED[what]
-    environment = os.environ | {amx.SWITCH: "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {AMX_SWITCH: "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", file, "-k", chosen]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-3000:]
