@@ -40,7 +40,7 @@ SHOWN = (
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--turns", type=int, default=25, help="steps of each number of rows")
+    parser.add_argument("--steps", type=int, default=25, help="of each number of rows")
     parser.add_argument("--model", default=MODEL, help="name or folder")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--workloads", default="chat,edit")
@@ -50,8 +50,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waves", type=int, default=4, help="requests a stream when there are several")
     parser.add_argument("--without-http", action="store_true", help="in this process only")
     parser.add_argument("--without-steps", action="store_true", help="over HTTP only")
-    # The harness has as many turns of a session as it wants.
-    parser.set_defaults(cold=True, block=1)
+    # As bench/served.py reads them: blocks of one wave, all turns of a session.
+    parser.set_defaults(cold=True, block=1, turns=0)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def in_process(figures: dict[str, Any], dtype: str, options: argparse.Namespace)
 
     steps: dict[str, Any] = figures["steps"].setdefault(dtype, {})
     for rows in ROWS:
-        found = in_turns(models, options.turns, lambda model, rows=rows: step(model, rows))
+        found = in_turns(models, options.steps, lambda model, rows=rows: step(model, rows))
         steps[f"rows {rows}"] = {**found, "ratio": round(found["without"] / found["amx"], 3)}
     prompts: dict[str, Any] = figures["prompts"].setdefault(dtype, {})
     for length in PROMPTS:

@@ -79,7 +79,7 @@ SHOWN = (
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="under faults (default 60)")
-    parser.add_argument("--every", type=float, default=20.0, help="seconds from fault to fault (default 20)")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds from fault to fault, or after a roll (20)")
     parser.add_argument("--streams", type=int, default=32, help="at a time (default 32)")
     parser.add_argument("--requests", type=int, default=4, help="different ones of each stream (default 4)")
     parser.add_argument("--tokens", type=int, default=128, help="longest answer (default 128)")
