@@ -181,6 +181,21 @@ def test_a_key_is_not_charged_for_what_the_cache_has_of_its_prompts() -> None:
     assert sorted(each.generate.caller for each in worker.admitted) == ["long", "long", "short", "short"]
 
 
+def test_at_its_end_neither_is_a_key_charged_for_what_the_cache_had() -> None:
+    worker = Worker(limits(max_sequences=1, prefix_cache=True))
+    worker.send(of("long", prompt=401, answer=8))
+    while worker.scheduler.has_work:
+        worker.step()
+    worker.admitted.clear()
+    for _ in range(4):
+        worker.send(of("long", prompt=401, answer=8))
+        worker.send(of("short", prompt=1, answer=8))
+    while worker.scheduler.has_work:
+        worker.step()
+    callers = [each.generate.caller for each in worker.admitted]
+    assert all(first != second for first, second in pairwise(callers))
+
+
 def test_one_that_was_preempted_comes_back_before_later_ones_of_its_key() -> None:
     worker = Worker(limits(pages=12, max_sequences=4))
     sequence_ids = [worker.send(of("a", prompt=8, answer=30)) for _ in range(6)]

@@ -48,3 +48,14 @@ def test_a_sequence_behind_another_may_leave() -> None:
     waiting.remove(b)
     waiting.leader_left(leader)
     waiting.check_empty()
+
+
+def test_one_that_has_run_comes_before_later_ones_and_behind_earlier_ones() -> None:
+    waiting = Waiting()
+    urgent, preempted, late = sequence(1, at=1.0), sequence(2, at=2.0), sequence(3, at=3.0)
+    waiting.put(preempted)
+    waiting.admit(preempted, 0)
+    waiting.put(preempted)
+    for expected, more in ((preempted, late), (urgent, urgent)):
+        waiting.put(more)
+        assert waiting.first() is expected
