@@ -427,7 +427,7 @@ class Failed(Message, frozen=True):
 
     request_id: str
     attempt: int
-    reason: str  # draining | overloaded | too_long | deadline | engine | invalid
+    reason: str  # draining | overloaded | too_long | deadline | engine | invalid | grammar
     message: str
     retryable: bool = False
 

@@ -200,7 +200,7 @@ class WorkerActor(Actor):
             return
         async with self._grammar_held(message) as wrong:
             if wrong:
-                await out.send(failed(message, "invalid", wrong))
+                await out.send(failed(message, "grammar", wrong))
             else:
                 await self._generate(message, call, Outlet(out))
 

@@ -77,8 +77,8 @@ class Continuation:
             self.cells = self.cells[self.at : end] + drafted.cells
             self.at = 0
             return True
-        # It came late: the text may have gone another way meanwhile.
-        if self.left or drafted.tokens[:late] != list(recent):
+        # It came late, so nothing expected is left; the text may have gone another way meanwhile.
+        if drafted.tokens[:late] != list(recent):
             return False
         self.tokens, self.cells, self.at = drafted.tokens, drafted.cells, late
         return True

@@ -105,7 +105,7 @@ class Rows:
         return ended
 
     def _by_length(self) -> dict[int, list[Text]]:
-        """Texts by their length before this call; those that are continued already have another by now, or `seen`."""
+        """Those that are not yet continued in this call."""
         by_length: dict[int, list[Text]] = {}
         for text in self._texts.values():
             if text.seen < self._calls:
@@ -113,7 +113,8 @@ class Rows:
         return by_length
 
     def _moved(self, candidates: Sequence[Text], before: memoryview) -> Text | None:
-        return next((text for text in candidates if text.seen < self._calls and text.raw == before), None)
+        # One that is continued in this call is longer by now.
+        return next((text for text in candidates if text.raw == before), None)
 
     def _begin(self, before: memoryview) -> Text:
         text = Text(self._next_id, bytearray(before), len(before) // TOKEN_BYTES)

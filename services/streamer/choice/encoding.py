@@ -258,6 +258,7 @@ def _choice(
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
             origins_shown=request.return_provenance,
         ),
+        grammar_field=_field_that_forces(request, sampling),
         acceptance=ChoiceAcceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
         cache_salt=caller.cache_salt,
@@ -269,6 +270,13 @@ def _choice(
         echo=_echo(exchange, index, ids) if request.echo or scored >= 0 else None,
         reader=reader,
     )
+
+
+def _field_that_forces(request: Request, sampling: Sampling) -> str:
+    """The field that a worker refuses with the grammar, or the limit of reasoning."""
+    if sampling.grammar:
+        return request.grammar_field or "tools"
+    return "thinking_token_budget" if sampling.reasoning is not None else ""
 
 
 def _reader(exchange: Exchange, ids: list[int]) -> AnswerReader | None:

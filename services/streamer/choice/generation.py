@@ -32,7 +32,7 @@ from services.streamer.choice.peers import GRACE, RETRY_MISSING, Lender, Peers, 
 from services.streamer.choice.quarantine import Case, Life
 from services.streamer.choice.timeline import Timeline
 from services.streamer.choice.turns import NUMBERS_OF_A_UNIT
-from services.streamer.openai.errors import ApiError
+from services.streamer.openai.errors import ApiError, bad_value
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -56,6 +56,7 @@ class Choice:
     verification: Verification
     longest_draft: int
     delivery: Delivery
+    grammar_field: str = ""  # of the request: what a refused grammar is of; "": it has none
     tokens: list[int] = field(default_factory=list)
     # The id that ended it at the worker, which isn't among the tokens.
     stop_token: int | None = None
@@ -145,7 +146,7 @@ async def _attempts(run: _Run) -> Ending:
             with peers.running(member), peers.lending(choice.key, member, bool(failures)) as lender:
                 return await _attempt(run, peers.ref(member), lender)
         except (RemoteError, UnknownKind, TooLarge) as error:
-            raise _refused(error.reason, str(error)) from error
+            raise _refused(choice, error.reason, str(error)) from error
         except DeadlineExceeded:
             raise deadline_passed() from None
         except (MeshError, _TryAgain) as error:
@@ -160,7 +161,7 @@ async def _attempts(run: _Run) -> Ending:
             if case.guilty:
                 raise _guilty(choice, case) from error
             if barren >= MAX_BARREN:
-                raise _given_up(error) from error
+                raise _given_up(choice, error) from error
             if not choice.tokens and not peers.retries.again(now()):
                 raise _not_again() from error
             quarantine.left(case)
@@ -230,9 +231,9 @@ def _not_again() -> ApiError:
     return ApiError(503, message, code="too_many_retries", retry_after=RETRY_MISSING)
 
 
-def _given_up(error: MeshError | _TryAgain) -> ApiError:
+def _given_up(choice: Choice, error: MeshError | _TryAgain) -> ApiError:
     if isinstance(error, _TryAgain):
-        return _refused(error.failed.reason, error.failed.message)
+        return _refused(choice, error.failed.reason, error.failed.message)
     message = f"The worker was lost {MAX_BARREN} times before it generated a token"
     return ApiError(503, message, code="worker_lost", retry_after=RETRY_MISSING)
 
@@ -268,7 +269,7 @@ async def _take(choice: Choice, item: Tokens | Finished | Failed, audience: Audi
     if isinstance(item, Failed):
         if item.retryable:
             raise _TryAgain(item)
-        raise _refused(item.reason, item.message)
+        raise _refused(choice, item.reason, item.message)
     if choice.timeline is not None:
         choice.timeline.came(item.spans)
     if choice.pooling:
@@ -368,10 +369,12 @@ async def _end_of_length(choice: Choice, audience: Audience) -> Ending:
     return Ending("stop" if stop else "length", choice.delivery.count, None, stop)
 
 
-REFUSALS = {"too_long": 400, "invalid": 400, "overloaded": 429, "draining": 503, "deadline": 504}
+REFUSALS = {"too_long": 400, "invalid": 400, "grammar": 400, "overloaded": 429, "draining": 503, "deadline": 504}
 
 
-def _refused(reason: str, message: str) -> ApiError:
+def _refused(choice: Choice, reason: str, message: str) -> ApiError:
+    if reason == "grammar" and choice.grammar_field:
+        return bad_value(choice.grammar_field, message)
     status = REFUSALS.get(reason, 500)
     code = "context_length_exceeded" if reason == "too_long" else reason
     return ApiError(status, message, code=code, retry_after=1 if status in (429, 503) else None)

@@ -26,7 +26,7 @@ Ids = Sequence[int]
 class Problem(NamedTuple):
     """`reason` as in Failed: whether the request or the server is at fault."""
 
-    reason: Literal["invalid", "engine"]
+    reason: Literal["invalid", "grammar", "engine"]
     message: str
 
 
@@ -89,7 +89,7 @@ class GrammarRows:
     def problem(self) -> Problem:
         if not self.state.problem:
             return _nothing_left(self._fields)
-        return Problem("engine" if self.state.broken else "invalid", f"its grammar: {self.state.problem}")
+        return Problem("engine" if self.state.broken else "grammar", f"its grammar: {self.state.problem}")
 
     def _stays(self, found: RowMasks, row: int, forbidden: Ids, held: bool) -> bool:
         """Whether the mask is the grammar's own, as most are: seen in less time than another is made."""

@@ -340,6 +340,25 @@ async def test_a_failure_before_the_first_token_has_its_status(
     assert body["error"]["message"] == f"it was {reason}"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "a{1,9}"}, "guided_regex"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, "tools"),
+    ],
+)  # fmt: skip
+async def test_a_grammar_that_only_the_worker_can_refuse_is_a_400_that_names_its_field(
+    mesh: FakeMesh, http: aiohttp.ClientSession, fields: dict[str, Any], param: str
+) -> None:
+    async def fails(target: Any, message: Any, out: Any) -> None:
+        await out.send(failed(message, "grammar"))
+
+    await mesh.start_target(fails)
+    await mesh.start_door(tool_call_parser="hermes")
+    status, body = await post(http, mesh.url + "/v1/chat/completions", {**CHAT, "stream": False, **fields})
+    assert (status, body["error"]["param"], body["error"]["code"]) == (400, param, "invalid_value"), body
+
+
 async def test_a_failure_mid_stream_is_an_error_event_and_the_end(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     async def fails(target: Any, message: Any, out: Any) -> None:
         await out.send(tokens(message, 0, ids_of("hello")))
