@@ -65,6 +65,7 @@ async def test_a_client_that_leaves_lets_go_of_its_grammar(tmp_path: Path, compi
 
 async def test_one_that_is_refused_holds_none(tmp_path: Path, compiled_in: list[str]) -> None:
     async with mesh_around(tmp_path, runner(tmp_path), method="naive", pull_pages=False) as mesh:
-        for wrong in (request(grammar=regex("((")), request([5, SIZE + 1], grammar=choice(["a"]))):
-            assert (await mesh.generate(wrong)).end.reason == "invalid"
+        outside = request([5, SIZE + 1], grammar=choice(["a"]))
+        for wrong, reason in ((request(grammar=regex("((")), "grammar"), (outside, "invalid")):
+            assert (await mesh.generate(wrong)).end.reason == reason
         await until(lambda: not grammars_of(mesh)._held)

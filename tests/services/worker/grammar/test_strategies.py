@@ -191,13 +191,6 @@ def test_parameters_that_leave_no_token_fail_their_request_alone_at_the_same_pla
         assert run(lambda sequence, budget, draft=draft: draft[sequence.generated :][:budget]) == [bad, mate]
 
 
-def test_a_grammar_that_reaches_a_limit_fails_its_request_alone_and_says_that_it_did(runner: TorchRunner) -> None:
-    large = request(grammar=regex("(a?){300}" * 300), allowed_token_ids=ids("a"), max_tokens=9)
-    first, second = run_all(runner, [large, *wanted(3)[1:2]])[0]
-    assert first.end.reason == "grammar" and "its grammar: " in first.end.message
-    assert second.finished.reason in ("stop", "length") and second.ids
-
-
 def test_a_bad_word_may_end_a_grammar_but_not_keep_it_from_ending(runner: TorchRunner) -> None:
     """As ignore_eos and min_tokens: where nothing but the end may follow, the text ends."""
     asked = [

@@ -179,7 +179,7 @@ def test_a_grammar_that_reaches_a_limit_fails_its_request_alone(runner: TorchRun
     bad = request([5, 6], name="bad", grammar=regex("(a?){300}" * 300), logit_bias={81: 100.0}, max_tokens=9)
     good = request([5, 6], name="good", max_tokens=9, ignore_eos=True)
     failed, other = run_all(runner, [bad, good])[0]
-    assert failed.end.reason == "invalid" and "too many expressions" in failed.end.message
+    assert failed.end.reason == "grammar" and "too many expressions" in failed.end.message
     assert len(other.ids) == 9 and other.finished.reason == "length"
 
 
