@@ -76,7 +76,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of ours")
     parser.add_argument("--eager", action="store_true", help="vLLM compiles nothing: it starts sooner and is slower")
-    parser.set_defaults(dtype="bfloat16", debug=False, draft_tokens=0)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of both")
+    parser.set_defaults(debug=False, draft_tokens=0)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
