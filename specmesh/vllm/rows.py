@@ -105,7 +105,7 @@ class Rows:
         return ended
 
     def _by_length(self) -> dict[int, list[Text]]:
-        """Those that are not yet continued in this call."""
+        """Texts that this call has not continued yet, by their length."""
         by_length: dict[int, list[Text]] = {}
         for text in self._texts.values():
             if text.seen < self._calls:

@@ -258,7 +258,7 @@ def _choice(
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
             origins_shown=request.return_provenance,
         ),
-        grammar_field=_field_that_forces(request, sampling),
+        grammar_field=_grammar_field(request, sampling),
         acceptance=ChoiceAcceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
         cache_salt=caller.cache_salt,
@@ -272,8 +272,8 @@ def _choice(
     )
 
 
-def _field_that_forces(request: Request, sampling: Sampling) -> str:
-    """The field that a worker refuses with the grammar, or the limit of reasoning."""
+def _grammar_field(request: Request, sampling: Sampling) -> str:
+    """The field to name where a worker refuses the grammar, or the limit of reasoning, that was made of it."""
     if sampling.grammar:
         return request.grammar_field or "tools"
     return "thinking_token_budget" if sampling.reasoning is not None else ""

@@ -56,7 +56,8 @@ class Choice:
     verification: Verification
     longest_draft: int
     delivery: Delivery
-    grammar_field: str = ""  # of the request: what a refused grammar is of; "": it has none
+    # The request's field that its grammar, or the limit of its reasoning, is made of; "": it has neither.
+    grammar_field: str = ""
     tokens: list[int] = field(default_factory=list)
     # The id that ended it at the worker, which isn't among the tokens.
     stop_token: int | None = None
@@ -369,11 +370,11 @@ async def _end_of_length(choice: Choice, audience: Audience) -> Ending:
     return Ending("stop" if stop else "length", choice.delivery.count, None, stop)
 
 
-REFUSALS = {"too_long": 400, "invalid": 400, "grammar": 400, "overloaded": 429, "draining": 503, "deadline": 504}
+REFUSALS = {"too_long": 400, "invalid": 400, "overloaded": 429, "draining": 503, "deadline": 504}
 
 
 def _refused(choice: Choice, reason: str, message: str) -> ApiError:
-    if reason == "grammar" and choice.grammar_field:
+    if reason == "grammar":
         return bad_value(choice.grammar_field, message)
     status = REFUSALS.get(reason, 500)
     code = "context_length_exceeded" if reason == "too_long" else reason
