@@ -15,8 +15,9 @@ class SmallNet:
     """Two states. Sizes are no multiples of a vector."""
 
     def __init__(
-        self, dtype: torch.dtype, heads: int, taps: int = 4, device: torch.device | str = "cpu"
-    ) -> None:
+        self, dtype: torch.dtype, heads: int, taps: int = 4, device: torch.device | str = "cpu",
+        longest: int = LONGEST,
+    ) -> None:  # fmt: skip
         noise = torch.Generator().manual_seed(0)
         keys, key_dim, value_dim = 2, 12, 20
         channels = 2 * keys * key_dim + heads * value_dim
@@ -30,7 +31,7 @@ class SmallNet:
         self.of_token = torch.randn(TOKENS, self.kept + heads * value_dim, generator=noise).to(dtype).to(device)
         self.memory = Memory(
             torch.full((2, heads, key_dim, value_dim), torch.nan, device=device),
-            torch.full((2, LONGEST + taps - 1, self.kept), torch.nan, dtype=dtype, device=device),
+            torch.full((2, longest + taps - 1, self.kept), torch.nan, dtype=dtype, device=device),
         )
 
     def expected(self, tokens: list[int]) -> torch.Tensor:

@@ -21,8 +21,8 @@ MOST_ROWS = 64
 
 
 class Layer(SmallNet):
-    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
-        super().__init__(getattr(torch, dtype), 6)
+    def __init__(self, dtype: str = "float32", threads: int = 1, longest: int = LONGEST) -> None:
+        super().__init__(getattr(torch, dtype), 6, longest=longest)
         self.mixed = torch.full((MOST_ROWS, self.of_token.shape[1]), torch.nan, dtype=self.dtype)
         heads, value_dim = self.net.value_heads, self.net.value_dim
         self.out = torch.full((MOST_ROWS, heads * value_dim), torch.nan, dtype=self.dtype)
@@ -47,9 +47,10 @@ class Layer(SmallNet):
         return self.out[:first].clone()
 
 
+@pytest.mark.parametrize("longest", [LONGEST, 0])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_are_those_of_the_reference_however_a_text_is_cut(dtype: str) -> None:
-    layer, source = Layer(dtype, threads=2), random.Random(1)
+def test_rows_are_those_of_the_reference_however_a_text_is_cut(dtype: str, longest: int) -> None:
+    layer, source = Layer(dtype, threads=2, longest=longest), random.Random(1)
     text = [source.randrange(TOKENS) for _ in range(50)]
     other, expected = text[::-1], layer.expected(text)
     found, start = [], 0

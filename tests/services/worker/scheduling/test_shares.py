@@ -168,8 +168,9 @@ def test_what_a_request_did_not_use_of_its_charge_is_given_back_at_its_end() -> 
     assert [each.generate.caller for each in worker.admitted] == ["a", "b", "a", "b", "a"]
 
 
-def test_a_key_is_not_charged_for_what_the_cache_has_of_its_prompts() -> None:
-    worker = Worker(limits(max_sequences=4, prefix_cache=True))
+def with_a_long_prompt_cached(max_sequences: int) -> Worker:
+    """Four requests with it wait, and four short ones of another key."""
+    worker = Worker(limits(max_sequences=max_sequences, prefix_cache=True))
     worker.send(of("long", prompt=401, answer=8))
     while worker.scheduler.has_work:
         worker.step()
@@ -177,19 +178,17 @@ def test_a_key_is_not_charged_for_what_the_cache_has_of_its_prompts() -> None:
     for _ in range(4):
         worker.send(of("long", prompt=401, answer=8))
         worker.send(of("short", prompt=1, answer=8))
+    return worker
+
+
+def test_a_key_is_not_charged_for_what_the_cache_has_of_its_prompts() -> None:
+    worker = with_a_long_prompt_cached(max_sequences=4)
     worker.step()
     assert sorted(each.generate.caller for each in worker.admitted) == ["long", "long", "short", "short"]
 
 
 def test_at_its_end_neither_is_a_key_charged_for_what_the_cache_had() -> None:
-    worker = Worker(limits(max_sequences=1, prefix_cache=True))
-    worker.send(of("long", prompt=401, answer=8))
-    while worker.scheduler.has_work:
-        worker.step()
-    worker.admitted.clear()
-    for _ in range(4):
-        worker.send(of("long", prompt=401, answer=8))
-        worker.send(of("short", prompt=1, answer=8))
+    worker = with_a_long_prompt_cached(max_sequences=1)
     while worker.scheduler.has_work:
         worker.step()
     callers = [each.generate.caller for each in worker.admitted]

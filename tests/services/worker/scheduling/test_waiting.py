@@ -56,6 +56,7 @@ def test_one_that_has_run_comes_before_later_ones_and_behind_earlier_ones() -> N
     waiting.put(preempted)
     waiting.admit(preempted, 0)
     waiting.put(preempted)
-    for expected, more in ((preempted, late), (urgent, urgent)):
-        waiting.put(more)
-        assert waiting.first() is expected
+    waiting.put(late)
+    assert waiting.first() is preempted
+    waiting.put(urgent)
+    assert waiting.first() is urgent
