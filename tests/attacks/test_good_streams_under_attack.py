@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pprint import pformat
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -33,10 +34,11 @@ from bench.streams import Refused, listen
 
 NAME = "measured"
 STREAMS, TOKENS = 16, 100
-# What the probe may take: while ready says 200, and until it contradicts another answer of ready.
-PROBE_S, SERVED_WITHIN_S = 10.0, 2.0
+# What the probe may take: while ready says 200, and until it contradicts another answer of ready. The first is at least
+# what the tokens of an attack take here, which stand in front of it: so many times those of the good streams.
+PROBE_S, ATTACK_TOKENS, SERVED_WITHIN_S = 10.0, 4.5, 2.0
 READY_S = 2.0
-# After an attack: until it serves again, and then a while in which its other effects show.
+# After an attack: until it serves again, or what a start takes here, and then a while in which its other effects show.
 BACK_S, CALM_S = 5.0, 4.0
 BODY_BYTES = 4_000_000  # a little less than max_body_bytes
 COMPLETION = {"model": NAME, "prompt": "Tell me everything", "temperature": 0, "ignore_eos": True}
@@ -312,14 +314,14 @@ class Sample:
 class Watch:
     """Takes a sample every second."""
 
-    def __init__(self, mesh: RunningMesh) -> None:
-        self._mesh = mesh
+    def __init__(self, mesh: RunningMesh, patience: float) -> None:
+        self._mesh, self._patience = mesh, patience
         self._done = threading.Event()
         self.samples: list[Sample] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        with ThreadPoolExecutor(32) as workers:
+        with ThreadPoolExecutor(128) as workers:
             ticker = threading.Thread(target=self._tick, args=(workers,), daemon=True)
             ticker.start()
             try:
@@ -336,7 +338,7 @@ class Watch:
         # First of all: a probe may take until the next attack.
         at, pids = time.monotonic(), self._mesh.processes()
         ready = workers.submit(status, self._mesh.port, "GET", "/health/ready", None, READY_S)
-        probe = probed(self._mesh.port)
+        probe = probed(self._mesh.port, self._patience)
         took = time.monotonic() - at
         after = status(self._mesh.port, "GET", "/health/ready", None, READY_S)
         self.samples.append(Sample(at, ready.result(), probe, took, after, pids))
@@ -385,6 +387,12 @@ def seconds_until(true: Callable[[], bool], most: float) -> float | None:
 # The test -------------------------------------------------------------------------------------------------
 
 
+def _during(began: list[tuple[str, float]], at: float) -> str:
+    """The attack under way, and the second of it."""
+    name, since = [each for each in began if each[1] <= at][-1]
+    return f"{name}, {at - since:.1f} s"
+
+
 def restarts(samples: list[Sample]) -> Counter[str]:
     """Other processes that each role had, compared with the sample before."""
     found: Counter[str] = Counter()
@@ -413,23 +421,31 @@ def test_good_streams_go_on_under_every_attack() -> None:
     bodies = good_bodies(STREAMS, TOKENS)
     killed: Counter[str] = Counter()
     late: dict[str, str] = {}
+    began = [("calm", 0.0)]
+    starting = time.monotonic()
     with running_mesh(served_model_name=NAME, max_choices=128) as mesh:
-        streams, watch = GoodStreams(mesh.port, bodies, known_texts(mesh.port, bodies)), Watch(mesh)
+        started = time.monotonic()
+        texts = known_texts(mesh.port, bodies)
+        patience = max(PROBE_S, ATTACK_TOKENS * (time.monotonic() - started))
+        back_within = max(BACK_S, started - starting)
+        streams, watch = GoodStreams(mesh.port, bodies, texts), Watch(mesh, patience)
         with watch.running(), streams.running():
             time.sleep(CALM_S)
             for name, attack in ATTACKS.items():
+                began.append((name, time.monotonic()))
                 seen = attack(mesh)
                 killed.update(seen.killed)
-                if seconds_until(lambda: is_serving(mesh.port), BACK_S) is None:
-                    late[name] = seen.said
+                if (back := seconds_until(lambda: is_serving(mesh.port), 60.0)) is None or back > back_within:
+                    late[name] = f"{back} s; {seen.said}"
                 time.sleep(CALM_S)
         assert mesh.process.poll() is None
     # All at once: a run takes minutes.
     wrong = {
         "late": late,
         "streams": [ended for ended in streams.ended if ended.how != "fine"],
-        "ready": [sample for sample in watch.samples if not sample.agree],
+        "ready": [(_during(began, sample.at), sample) for sample in watch.samples if not sample.agree],
         "restarts": dict(restarts(watch.samples) - killed),
     }
-    assert {name: found for name, found in wrong.items() if found} == {}
+    told = f"patience {patience:.1f} s, back within {back_within:.1f} s: {pformat(wrong, width=200)}"
+    assert not any(wrong.values()), told
     assert streams.ended and watch.samples
