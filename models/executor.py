@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from kernels.cpu_instructions import Instructions
 from models.batch import Batch
 from models.group import Group
 from models.taps import Tap
@@ -36,12 +37,18 @@ class Options:
     graph_rows: int = 256
     # On a CPU with AMX: its tiles compute bfloat16 and int8.
     amx: bool = True
+    # Of compiled loops: a row's bits are those of every CPU that has fused multiply-adds.
+    same_bits: bool = False
     # Of a network with states (Network.recurrent): how many sequences have one, and the most rows at the end of a step
     # that may be taken back.
     states: int = 64
     longest_draft: int = 48
     # Where the network is a rank's share (models/shards.py): the ranks. None: there is but one.
     group: Group | None = None
+
+    @property
+    def instructions(self) -> Instructions:
+        return Instructions(tiles=self.amx, bfloat16=not self.same_bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import torch
 
 from kernels import amx
 from kernels import cpu_vectors as v
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
 from kernels.linear import amx_tiles, tiles
 from kernels.linear.packing import PER_STEP, PackedWeight, blocks_of_a_chunk
@@ -418,11 +419,12 @@ def linear_chunks(args, step):
     return _chunks(args, step)
 
 
-_RUNS: dict[str, tuple[bool, Native, Native]] = {
-    "float32": (v.HAS_WIDE, linear_float32, linear_float32_narrow),
-    "bfloat16": (amx.HAS_PAIRS, linear_bfloat16, linear_bfloat16_float32),
-    "mxfp4": (v.HAS_BFLOAT16_DOT, linear_mxfp4, linear_mxfp4_float32),
-    "int8": (v.HAS_BYTE_DOT, linear_int8, linear_int8_narrow),
+# Of a kind: whether this CPU has the instructions, their name, what uses them, and what runs without.
+_RUNS: dict[str, tuple[bool, str, Native, Native]] = {
+    "float32": (v.HAS_WIDE, "avx512", linear_float32, linear_float32_narrow),
+    "bfloat16": (amx.HAS_PAIRS, "avx512_bf16", linear_bfloat16, linear_bfloat16_float32),
+    "mxfp4": (v.HAS_BFLOAT16_DOT, "avx512_bf16", linear_mxfp4, linear_mxfp4_float32),
+    "int8": (v.HAS_BYTE_DOT, "avx512_vnni", linear_int8, linear_int8_narrow),
 }
 
 
@@ -431,22 +433,28 @@ _RUNS_AMX: dict[str, Native] = {
     "mxfp4": linear_amx_mxfp4,
     "int8": linear_amx_int8,
 }
+_OF_BFLOAT16 = ("bfloat16", "mxfp4")
 
 
-def path(kind: str, with_amx: bool = True) -> str:
+def path(kind: str, use: Instructions = ALL) -> str:
     """What runs a kind on this CPU, in a word."""
-    if with_amx and amx.AVAILABLE and kind in _RUNS_AMX:
-        return "amx"
-    wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "mxfp4": "avx512_bf16", "int8": "avx512_vnni"}
-    return wide[kind] if _RUNS[kind][0] else "portable"
+    return _run_of(kind, use)[0]
 
 
-def input_dtype(kind: str, portable: bool = False) -> torch.dtype:
+def _run_of(kind: str, use: Instructions, whole_tiles: bool = True) -> tuple[str, Native]:
+    has, name, wide, narrow = _RUNS[kind]
+    allowed = use.bfloat16 or kind not in _OF_BFLOAT16
+    if use.tiles and allowed and amx.AVAILABLE and whole_tiles and kind in _RUNS_AMX:
+        return "amx", _RUNS_AMX[kind]
+    return (name, wide) if has and allowed and use.wide else ("portable", narrow)
+
+
+def input_dtype(kind: str, use: Instructions = ALL) -> torch.dtype:
     """What rows are for weights of a kind. Without the instruction for pairs of bfloat16 their inputs are float32: half
     of the conversions are gone, and nothing is rounded between ops."""
     if kind == "int8":
         return torch.uint8
-    return torch.bfloat16 if kind != "float32" and amx.HAS_PAIRS and not portable else torch.float32
+    return torch.bfloat16 if kind in _OF_BFLOAT16 and amx.HAS_PAIRS and use.bfloat16 else torch.float32
 
 
 # Ops -------------------------------------------------------------------------------------------------------
@@ -481,13 +489,12 @@ def linear(
     rows_at: int = ROWS,
     places: LinearPlaces | None = None,
     threads: int = 1,
-    portable: bool = False,
     activation: str = "silu",
     limit: float = 0.0,
-    with_amx: bool = True,
+    use: Instructions = ALL,
 ) -> Op:
     """`out` is of `dtype`. The step's word `rows_at` says how many rows there are. `activation` and `limit` are a
-    gate's (models/spec.py). With AMX, where it is there, weights are run whose rows are whole tiles.
+    gate's (models/spec.py). Where there are tiles, they run weights whose rows are whole ones.
 
     With experts, `places` says which rows of x and of `out` are whose. `threads` is how many will run the program.
     """
@@ -500,13 +507,15 @@ def linear(
     words[SCALES] = 0 if weight.scales is None else weight.scales.data_ptr()
     words[BIAS] = 0 if weight.bias is None else weight.bias.data_ptr()
     words[STEPS] = weight.steps
-    words[TAIL_BYTES] = weight.inputs % PER_STEP[weight.kind] * input_dtype(weight.kind, portable).itemsize
+    words[TAIL_BYTES] = weight.inputs % PER_STEP[weight.kind] * input_dtype(weight.kind, use).itemsize
     words[BLOCKS], words[PER_CHUNK] = weight.blocks, per_chunk
     words[CHUNKS] = -(-weight.blocks // per_chunk)
     words[OUTPUTS], words[OUT], words[OUT_STRIDE] = weight.outputs, out.address, out.stride
-    row_bytes = weight.inputs * input_dtype(weight.kind, portable).itemsize
+    row_bytes = weight.inputs * input_dtype(weight.kind, use).itemsize
     words[ENDING], words[ROWS_AT] = _ENDINGS[ending, dtype], rows_at
-    run = _run_of(weight, portable, with_amx)
+    # Of a step of codes one product is made.
+    whole = weight.kind == "mxfp4" or weight.inputs % (amx_tiles.STEPS * PER_STEP[weight.kind]) == 0
+    _, run = _run_of(weight.kind, use, whole)
     rows_of_tile = amx_tiles.ROWS if run is _RUNS_AMX.get(weight.kind) else WIDE_ROWS
     words[ROWS_AT_ONCE] = max(rows_of_tile, _INPUT_BYTES_AT_ONCE // row_bytes // rows_of_tile * rows_of_tile)
     if weight.kind == "mxfp4":
@@ -518,15 +527,6 @@ def linear(
     words[BLOCK_BYTES] = weight.block_bytes
     words[ACTIVATION], words[LIMIT] = _ACTIVATIONS[activation], v.bits_of_float(limit)
     return Op(run, linear_chunks, words, (weight,))
-
-
-def _run_of(weight: PackedWeight, portable: bool, with_amx: bool) -> Native:
-    native, wide, narrow = _RUNS[weight.kind]
-    # Of a step of codes one product is made.
-    whole = weight.kind == "mxfp4" or weight.inputs % (amx_tiles.STEPS * PER_STEP[weight.kind]) == 0
-    if with_amx and amx.AVAILABLE and not portable and whole and weight.kind in _RUNS_AMX:
-        return _RUNS_AMX[weight.kind]
-    return wide if native and not portable else narrow
 
 
 def follow(ops: Sequence[Op]) -> None:

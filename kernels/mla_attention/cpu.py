@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numba
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, Op, op, op_chunks
 from kernels.cpu_vectors import bits_of_float, float_in, load_i32, store_i32, word
 from kernels.linear.cpu import Rows, linear
@@ -48,14 +49,14 @@ class LatentShape:
     page_tokens: int
     scale: float
     interleaved: bool = False
-    with_amx: bool = True
+    use: Instructions = ALL
 
     @property
     def attention(self) -> Shape:
         """What the attention in the middle looks like: its pages are this layer's."""
         return Shape(
             self.dtype, self.heads, 1, self.rope_dim + self.latent_dim, self.page_tokens, self.scale, self.rope_dim,
-            interleaved=self.interleaved, with_amx=self.with_amx,
+            interleaved=self.interleaved, use=self.use,
         )  # fmt: skip
 
     @property
@@ -184,13 +185,13 @@ def latent_attention_ops(
         weights.key,
         Rows(places.q, shape.heads * q_head, group=q_head),
         Rows(places.wide + shape.rope_dim * size, shape.row * size, group=one),
-        dtype, threads=space.threads, with_amx=shape.with_amx,
+        dtype, threads=space.threads, use=shape.use,
     )  # fmt: skip
     expand = linear(
         weights.value,
         Rows(places.seen + shape.rope_dim * size, shape.heads * one, group=one),
         Rows(places.out, shape.heads * shape.value_dim * size, group=shape.value_dim * size),
-        dtype, threads=space.threads, with_amx=shape.with_amx,
+        dtype, threads=space.threads, use=shape.use,
     )  # fmt: skip
     middle = Places(places.wide, places.seen, places.keys, places.values, places.cos, places.sin)
     return [

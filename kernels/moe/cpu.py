@@ -26,6 +26,7 @@ import numba
 import numpy as np
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, Op, aligned, op, op_chunks
 from kernels.cpu_vectors import (
     LANES,
@@ -453,10 +454,9 @@ def expert_ops(
     residual: int,  # address of [R, hidden] float32
     *,
     threads: int = 1,
-    portable: bool = False,
     activation: str = "silu",
     limit: float = 0.0,
-    with_amx: bool = True,
+    use: Instructions = ALL,
 ) -> list[Op]:
     """residual[row] += Σ weight · down(f(gate) · up) over the experts that `routed` names."""
     hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
@@ -471,8 +471,8 @@ def expert_ops(
     if quantized:
         ops.append(gather_op(x.scales, 4, routed, inputs.scales))
     ops.append(linear(
-        gate_up, inputs, gated, dtype, GATE, places=places, threads=threads, portable=portable, activation=activation,
-        limit=limit, with_amx=with_amx,
+        gate_up, inputs, gated, dtype, GATE, places=places, threads=threads, activation=activation, limit=limit,
+        use=use,
     ))  # fmt: skip
     if quantized:
         at = Rows(_at(buffers.gated_bytes), wide, _at(buffers.gated_scales))
@@ -480,9 +480,7 @@ def expert_ops(
         ops.append(Op(quantize_places, quantize_places_chunks, words))
         gated = at
     given = Rows(_at(buffers.given), hidden * 4)
-    ops.append(linear(
-        down, gated, given, torch.float32, STORE, places=places, threads=threads, portable=portable, with_amx=with_amx
-    ))  # fmt: skip
+    ops.append(linear(down, gated, given, torch.float32, STORE, places=places, threads=threads, use=use))
     ops.append(combine_op(given.address, hidden, routed, residual))
     ops[0] = Op(ops[0].run, ops[0].chunks, ops[0].words, (routed, buffers))
     return ops

@@ -27,6 +27,7 @@ import numba
 import numpy as np
 
 from kernels import amx
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
@@ -340,7 +341,8 @@ def merge_bfloat16(args, step, chunk, thread):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Attention of one layer. `dtype` is float32, or bfloat16 where there are instructions for it (amx.HAS_PAIRS)."""
+    """Attention of one layer. `dtype` is float32, or bfloat16 where there are instructions for it (amx.HAS_PAIRS) and
+    they may be used."""
 
     dtype: str
     heads: int
@@ -352,15 +354,15 @@ class Shape:
     interleaved: bool = False
     window: int = 0
     split: int = SPLIT
-    # If there is AMX, and rows and pages are whole tiles.
-    with_amx: bool = True
+    # Tiles only where rows and pages are whole ones.
+    use: Instructions = ALL
 
     @property
     def numbers(self) -> Numbers:
         if self.dtype == "float32":
             return FLOAT32
         whole = self.head_dim % cpu_amx.WHOLE == 0 and self.page_tokens % cpu_amx.WHOLE == 0
-        return AMX if self.with_amx and amx.AVAILABLE and whole else BFLOAT16
+        return AMX if self.use.tiles and amx.AVAILABLE and whole else BFLOAT16
 
     @property
     def pair(self) -> int:

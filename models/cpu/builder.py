@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from kernels import amx
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, WANTED_COUNT, Op
 from kernels.delta_rule.reference import Memory
 from kernels.linear.cpu import ADD, STORE, Rows, linear, quantize_rows
@@ -36,10 +37,10 @@ Made = TypeVar("Made")
 Step = Op | Buffer
 
 
-def activation_dtype(dtype: str) -> torch.dtype:
-    """The dtype of rows between ops, and of keys and values. Of a CPU without instructions for bfloat16 it is float32,
-    whatever the weights are: conversions would take longer than the memory that they save."""
-    return torch.bfloat16 if amx.HAS_PAIRS and dtype != "float32" else torch.float32
+def activation_dtype(dtype: str, use: Instructions = ALL) -> torch.dtype:
+    """The dtype of rows between ops, and of keys and values. Without instructions for bfloat16 it is float32, whatever
+    the weights are: conversions would take longer than the memory that they save."""
+    return torch.bfloat16 if amx.HAS_PAIRS and use.bfloat16 and dtype != "float32" else torch.float32
 
 
 class ModelBuilder:
@@ -51,7 +52,8 @@ class ModelBuilder:
 
     def __init__(self, network: spec.Network, weights: Weights, options: Options, max_rows: int) -> None:
         self.network, self.weights, self.options = network, weights, options
-        self.dtype, self.kind, self.threads = activation_dtype(options.dtype), options.dtype, options.threads
+        self.use, self.kind, self.threads = options.instructions, options.dtype, options.threads
+        self.dtype = activation_dtype(options.dtype, self.use)
         self.memory = PackedMemory()
         self.pages: list[torch.Tensor] = []
         self.memories: list[Memory] = []
@@ -89,7 +91,7 @@ class ModelBuilder:
         at, threads = self._rows_at if rows_at is None else rows_at, self.threads
         return linear(
             weight, rows, out, dtype, ending, at, threads=threads, activation=activation, limit=limit,
-            with_amx=self.options.amx,
+            use=self.use,
         )  # fmt: skip
 
     def quantize(self, x: Input, width: int) -> list[Op]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import Op
 from kernels.linear.cpu import GATE, STORE, Rows
 from kernels.norm_rope_act.cpu_rows import add_gated, gate
@@ -20,7 +21,7 @@ from models.cpu.builder import Input, ModelBuilder
 from models.spec import Attention, Linear, Mlp, Norm
 
 
-def shape_of(attention: Attention, dtype: str, page_tokens: int, with_amx: bool = True) -> Shape:
+def shape_of(attention: Attention, dtype: str, page_tokens: int, use: Instructions = ALL) -> Shape:
     """`dtype` is that of activations."""
     return Shape(
         dtype=dtype,
@@ -32,7 +33,7 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int, with_amx: bool 
         rope_width=attention.rope.width,
         interleaved=attention.rope.interleaved,
         window=attention.window,
-        with_amx=with_amx,
+        use=use,
     )
 
 

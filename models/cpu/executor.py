@@ -70,7 +70,9 @@ class CpuExecutor:
     def __init__(self, network: Network, weights: Weights, options: Options) -> None:
         check_taps(options.taps, len(network.layers))
         self.parameters = parameter_count(network)
-        self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype, options.amx)})"
+        self.path = f"compiled loops ({linears.path(options.dtype, options.instructions)})"
+        # Pages of one CPU are those of another where bits are the same.
+        self.computed_by = "compiled loops, the same bits" if options.same_bits else self.path
         builder = ModelBuilder(network, weights, options, MAX_ROWS)
         built = build(builder)
         ops = [one for one in built if isinstance(one, Op)]

@@ -43,7 +43,7 @@ def experts(builder: ModelBuilder, mlp: Experts) -> list[Op]:
             _pack(builder, [one.gate_up for one in mlp.experts], gated=True),
             _pack(builder, [one.down for one in mlp.experts]),
             routed, rows, buffers, builder.residual.address, threads=builder.threads,
-            activation=mlp.experts[0].activation, limit=mlp.experts[0].limit, with_amx=builder.options.amx,
+            activation=mlp.experts[0].activation, limit=mlp.experts[0].limit, use=builder.use,
         ),
         *(dense.mlp(builder, mlp.shared, share=mlp.shared_gate) if mlp.shared else ()),
     ]  # fmt: skip

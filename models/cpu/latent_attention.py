@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE
 from kernels.mla_attention.cpu import LatentPlaces, LatentShape, LatentWeights, latent_attention_ops, norm_rows_op
@@ -15,7 +16,7 @@ from models.cpu.builder import ModelBuilder
 from models.spec import LatentAttention, Norm
 
 
-def shape_of(attention: LatentAttention, dtype: str, page_tokens: int, with_amx: bool = True) -> LatentShape:
+def shape_of(attention: LatentAttention, dtype: str, page_tokens: int, use: Instructions = ALL) -> LatentShape:
     """`dtype` is that of activations."""
     return LatentShape(
         dtype=dtype,
@@ -27,7 +28,7 @@ def shape_of(attention: LatentAttention, dtype: str, page_tokens: int, with_amx:
         page_tokens=page_tokens,
         scale=attention.scale,
         interleaved=attention.rope.interleaved,
-        with_amx=with_amx,
+        use=use,
     )
 
 

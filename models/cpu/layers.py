@@ -89,10 +89,10 @@ def _mlp(builder: ModelBuilder, layer: Layer) -> list[Op]:
 
 
 def shape_of(attention: Attention | LatentAttention, options: Options) -> Shape | LatentShape:
-    dtype = _NAMES[activation_dtype(options.dtype)]
+    dtype = _NAMES[activation_dtype(options.dtype, options.instructions)]
     if isinstance(attention, LatentAttention):
-        return latent_attention.shape_of(attention, dtype, options.page_tokens, options.amx)
-    return dense.shape_of(attention, dtype, options.page_tokens, options.amx)
+        return latent_attention.shape_of(attention, dtype, options.page_tokens, options.instructions)
+    return dense.shape_of(attention, dtype, options.page_tokens, options.instructions)
 
 
 def page_shape(attention: Attention | LatentAttention, options: Options) -> Shape:

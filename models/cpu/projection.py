@@ -19,7 +19,8 @@ MAX_ROWS = 64
 
 class CpuProjection:
     def __init__(self, one: Linear, weights: Weights, options: Options) -> None:
-        kind, dtype = options.dtype, activation_dtype(options.dtype)
+        kind, use = options.dtype, options.instructions
+        dtype = activation_dtype(kind, use)
         stored = weights.linear(one)
         dense = stored.dense(torch.bfloat16 if kind == "bfloat16" else torch.float32)
         self._weight, self._bias = pack(dense, kind, memory=PackedMemory(area=0)), stored.bias(torch.float32)
@@ -30,7 +31,7 @@ class CpuProjection:
         if kind == "int8":
             self._read = Buffer.of(MAX_ROWS, one.inputs, torch.uint8)
             ops.append(quantize_rows(self._in.rows, dtype, one.inputs, self._read.rows))
-        ops.append(linear(self._weight, self._read.rows, self._out.rows, torch.float32, STORE, with_amx=options.amx))
+        ops.append(linear(self._weight, self._read.rows, self._out.rows, torch.float32, STORE, use=use))
         self._program = Program(ops, threads=1)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:

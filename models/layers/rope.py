@@ -10,14 +10,15 @@ from models.spec import Rope, RopeScaling
 
 
 def rope_tables(rope: Rope, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos, sin, each [positions, width/2], float32; column i turns pair i, however pairs lie in a head."""
+    """cos, sin, each [positions, width/2], float32; column i turns pair i, however pairs lie in a head. Functions are
+    computed in float64, so that processors whose libraries differ in its last bits give the same tables."""
     exponents = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
-    frequencies = 1.0 / (rope.theta**exponents)
+    frequencies = 1.0 / (rope.theta ** exponents.double()).float()
     factor = 1.0
     if rope.scaling is not None:
         frequencies, factor = _scaled(frequencies, rope), rope.scaling.attention_factor
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None]
-    return angles.cos() * factor, angles.sin() * factor
+    return angles.double().cos().float() * factor, angles.double().sin().float() * factor
 
 
 def _scaled(frequencies: torch.Tensor, rope: Rope) -> torch.Tensor:

@@ -141,6 +141,7 @@ def convert(name: str, out: str, settings: Settings) -> int:
 
 def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     """The model's properties, and the memory it takes under these settings."""
+    from kernels.cpu_instructions import Instructions
     from kernels.interpreter import has_gpu
     from models.check import check_context, kv_bytes_per_token
     from models.cpu.builder import activation_dtype
@@ -150,7 +151,8 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     context = check_context(model.network, settings.max_context)
     dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
     on_gpu = has_gpu() and settings.executor in ("auto", "triton")
-    number = NUMBER_BYTES[dtype] if on_gpu else activation_dtype(dtype).itemsize
+    use = Instructions(tiles=settings.amx, bfloat16=settings.determinism != "portable")
+    number = NUMBER_BYTES[dtype] if on_gpu else activation_dtype(dtype, use).itemsize
     per_token = kv_bytes_per_token(model.network, 1 if settings.kv_cache_dtype == "fp8" else number)
     coded = not on_gpu and stacks_stay("plain" if settings.executor == "plain" else "compiled", dtype)
     kept = kept_by(model.network, model.headers, dtype, codes_stay=on_gpu, stacks_stay=coded)

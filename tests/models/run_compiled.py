@@ -1,12 +1,12 @@
 """Run by test_cpu_features.py as a process of its own, told by NUMBA_CPU_NAME and NUMBA_CPU_FEATURES what processor
 to compile for: a model's logits for a text at once, and whether they are the same bits row by row and beside others.
 
-    python run_compiled.py FOLDER OUT.npz DTYPE...
+    python run_compiled.py FOLDER OUT.npz [--same-bits] DTYPE...
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +26,19 @@ def logits_of(executor: CpuExecutor, stretches: list[Stretch]) -> torch.Tensor:
     return executor.forward(make_batch(stretches, PAGE)).logits.clone()
 
 
-def main(folder: str, out: str, *dtypes: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--same-bits", action="store_true")
+    parser.add_argument("dtypes", nargs="+")
+    asked = parser.parse_args()
     found = {}
-    for dtype in dtypes:
-        options = Options(dtype=dtype, pages=16, page_tokens=PAGE, max_context=128, threads=2)
-        executor = CpuExecutor(read_network(Path(folder)), Weights(Path(folder)), options)
+    for dtype in asked.dtypes:
+        options = Options(
+            dtype=dtype, pages=16, page_tokens=PAGE, max_context=128, threads=2, same_bits=asked.same_bits
+        )
+        executor = CpuExecutor(read_network(asked.folder), Weights(asked.folder), options)
         whole = logits_of(executor, [Stretch(TOKENS, 0, [3, 1, 5, 2], 0)])
         pages, parts, start = [8, 9, 6, 7], [], 0
         for rows in (1, 1, 14, 1, 20, 1, 3, 9):
@@ -43,8 +51,8 @@ def main(folder: str, out: str, *dtypes: str) -> None:
         found[f"{dtype} same bits"] = np.array(torch.equal(torch.cat(parts), whole))
         found[f"{dtype} path"] = np.array(executor.path)
         executor.close()
-    np.savez(out, **found)
+    np.savez(asked.out, **found)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

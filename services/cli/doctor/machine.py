@@ -141,6 +141,8 @@ def processor(settings: Settings) -> list[Finding]:
     except ImportError:
         # The packages' check says so.
         return []
+    if settings.determinism == "portable":
+        return [ok("processor", "determinism is portable: instructions for bfloat16 aren't used")]
     if amx.FOUND and settings.amx and not amx.AVAILABLE:
         what = "has AMX, and the system doesn't let this process use it: prompts and batches are slower"
         fix = "use Linux 5.16 or newer, and allow arch_prctl in the container's seccomp profile"

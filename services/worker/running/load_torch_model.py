@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT, HAS_FMA
 from kernels.verify.questions import Asked, Rule, gather
 from models.batch import Stretch
 from models.check import check_context
@@ -60,6 +60,8 @@ class Wanted:
     kv_cache_dtype: str = "auto"
     executor: str = "auto"
     strict: bool = True
+    # The same bits on every CPU that has fused multiply-adds.
+    same_bits: bool = False
     amx: bool = True
     threads: int = 0
     page_tokens: int = 32
@@ -148,6 +150,11 @@ def _chosen(wanted: Wanted, network: Network) -> tuple[ExecutorChoice, str]:
         # The loops that multiply int8 take their inputs in int8, too.
         dtype = "int8"
         choice = choose(wanted.executor, network, dtype)
+    if wanted.same_bits and not (choice.name == "compiled" and HAS_FMA):
+        why = f"is run by {choice.name}" if HAS_FMA else "is on a CPU without fused multiply-adds"
+        raise ModelError(
+            f"determinism is portable, and this model {why}", "use the compiled loops of a CPU, or determinism strict"
+        )
     return choice, dtype
 
 
@@ -165,6 +172,7 @@ def _options(wanted: Wanted, network: Network, dtype: str, taps: Sequence[Tap]) 
         threads=max(1, (wanted.threads or len(os.sched_getaffinity(0))) // wanted.ranks_here),
         strict=wanted.strict,
         amx=wanted.amx,
+        same_bits=wanted.same_bits,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
         longest_draft=wanted.longest_draft,

@@ -1,6 +1,6 @@
 """Linears as compiled loops against plain torch, and law 3: a row's bits are the same in any batch.
 
-`portable` forces what CPUs without the dot instructions run."""
+`use` forces what CPUs without the dot instructions run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, STEP_WORDS, WANTED_COUNT, Op, Program
 from kernels.linear import reference
 from kernels.linear.cpu import ADD, GATE, STORE, LinearPlaces, Rows, follow, input_dtype, linear, path, quantize_rows
@@ -30,7 +31,10 @@ TOLERANCE = {"float32": 2e-6, "bfloat16": 4e-6, "int8": 4e-7}
 MANY_ROWS = [*range(1, 71), 128, 257, 512]
 POISON = float("nan")
 
-variants = pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+# What changes no bits between processors, and what every one has.
+SAME_BITS = Instructions(bfloat16=False)
+NARROW = Instructions(tiles=False, bfloat16=False, wide=False)
+variants = pytest.mark.parametrize("use", [ALL, NARROW], ids=["native", "portable"])
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -54,11 +58,11 @@ def rows_of(x: torch.Tensor, scales: torch.Tensor | None = None) -> Rows:
     return Rows(x.data_ptr(), x.stride(0) * x.element_size(), 0 if scales is None else scales.data_ptr())
 
 
-def inputs_of(kind: str, x: torch.Tensor, portable: bool = False) -> tuple[Rows, list[torch.Tensor]]:
+def inputs_of(kind: str, x: torch.Tensor, use: Instructions = ALL) -> tuple[Rows, list[torch.Tensor]]:
     """Rows as linears of this kind read them, and the memory behind them."""
     if kind != "int8":
-        if x.dtype != input_dtype(kind, portable):
-            x = padded(x.to(input_dtype(kind, portable)))
+        if x.dtype != input_dtype(kind, use):
+            x = padded(x.to(input_dtype(kind, use)))
         return rows_of(x), [x]
     bytes_ = padded(torch.zeros(x.shape, dtype=torch.uint8))
     scales = torch.full((len(x),), POISON)
@@ -72,11 +76,12 @@ def outputs(
     dtype: torch.dtype = torch.float32,
     ending: str = STORE,
     out: torch.Tensor | None = None,
+    use: Instructions = ALL,
     **more: object,
 ) -> torch.Tensor:
-    inputs, keep = inputs_of(weight.kind, x, bool(more.get("portable")))
+    inputs, keep = inputs_of(weight.kind, x, use)
     out = padded(torch.full((len(x), weight.outputs), POISON, dtype=dtype)) if out is None else out
-    run(linear(weight, inputs, rows_of(out), dtype, ending, **more), len(x))
+    run(linear(weight, inputs, rows_of(out), dtype, ending, use=use, **more), len(x))
     behind = out.as_strided((len(out), 5), out.stride(), weight.outputs)
     assert bool(behind.isnan().all()), "written behind a row"
     del keep
@@ -105,10 +110,10 @@ def draw(kind: str, *shape: int) -> torch.Tensor:
     [(1, 32, 64), (5, 77, 67), (8, 1, 1), (3, 31, 2), (9, 33, 3), (17, 960, 576), (2, 50, 1), (40, 100, 33)],
 )
 def test_outputs_are_the_reference_of_any_shape(
-    kind: str, portable: bool, rows: int, outputs_: int, width: int
+    kind: str, use: Instructions, rows: int, outputs_: int, width: int
 ) -> None:
     x, weight, bias = padded(draw(kind, rows, width)), draw(kind, outputs_, width), torch.randn(outputs_)
-    out = outputs(pack(weight, kind, bias), x, portable=portable)
+    out = outputs(pack(weight, kind, bias), x, use=use)
     assert close(kind, out, truth(kind, x, weight, bias))
 
 
@@ -124,23 +129,35 @@ def cancelling(kind: str, rows: int, outputs_: int, width: int) -> tuple[torch.T
 
 @variants
 @kinds
-def test_a_row_has_the_same_bits_in_any_number_of_rows(kind: str, portable: bool) -> None:
+def test_a_row_has_the_same_bits_in_any_number_of_rows(kind: str, use: Instructions) -> None:
     x, weight = cancelling(kind, max(MANY_ROWS), 80, 358)
     packed = pack(weight, kind)
-    alone = torch.cat([outputs(packed, x[row : row + 1], portable=portable) for row in range(len(x))])
+    alone = torch.cat([outputs(packed, x[row : row + 1], use=use) for row in range(len(x))])
     if kind != "int8":
         assert bool((alone != 0).any()), "the sums must show their order"
     for rows in MANY_ROWS:
-        assert torch.equal(outputs(packed, x[:rows], portable=portable), alone[:rows]), rows
+        assert torch.equal(outputs(packed, x[:rows], use=use), alone[:rows]), rows
     # Another place in the batch.
-    assert torch.equal(outputs(packed, x[100:139], portable=portable), alone[100:139])
+    assert torch.equal(outputs(packed, x[100:139], use=use), alone[100:139])
+
+
+@kinds
+def test_instructions_that_are_said_to_change_no_bits_change_none(kind: str) -> None:
+    """Vectors of 512 bits, products of bytes and their tiles: a processor that has them gives the text of one that has
+    not. Bytes in whole tiles, so that these are used where they are."""
+    x, weight = cancelling(kind, 70, 80, 384)
+    packed = pack(weight, kind)
+    narrow = outputs(packed, x, use=NARROW)
+    assert kind == "int8" or bool((narrow != 0).any()), "the sums must show their order"
+    for rows in (1, 2, 7, 8, 17, 70):
+        assert torch.equal(outputs(packed, x[:rows], use=SAME_BITS), narrow[:rows]), rows
 
 
 @pytest.mark.parametrize("rows, width", [(1, 1), (2, 67), (3, 358), (17, 576), (70, 33)])
 def test_weights_in_bfloat16_and_inputs_in_float32_give_the_bits_of_float32(rows: int, width: int) -> None:
     """That is what a CPU without the instruction runs: its text is that of float32, from half the memory."""
     x, weight = torch.randn(rows, width), torch.randn(80, width).bfloat16()
-    run_in = [outputs(pack(weight, kind), x, portable=True) for kind in ("bfloat16", "float32")]
+    run_in = [outputs(pack(weight, kind), x, use=NARROW) for kind in ("bfloat16", "float32")]
     assert torch.equal(*run_in)
 
 
@@ -158,7 +175,7 @@ def coded(outputs_: int, width: int, seed: int = 3) -> tuple[torch.Tensor, torch
 
 @variants
 @pytest.mark.parametrize("ending", [STORE, GATE])
-def test_weights_in_mxfp4_give_the_bits_of_the_same_weights_in_bfloat16(portable: bool, ending: str) -> None:
+def test_weights_in_mxfp4_give_the_bits_of_the_same_weights_in_bfloat16(use: Instructions, ending: str) -> None:
     """In any number of rows."""
     gated, x = ending == GATE, padded(torch.randn(90, 96).bfloat16())
     given = [coded(74, 96, seed) for seed in range(2)]
@@ -167,7 +184,7 @@ def test_weights_in_mxfp4_give_the_bits_of_the_same_weights_in_bfloat16(portable
         dense = pack(one[2], "bfloat16", torch.ones(74), gated=gated)
         for rows in (1, 2, 3, 5, 8, 9, 17, 64, 90):
             found, expected = (
-                outputs(each, x[:rows], ending=ending, portable=portable, activation="clamped_swiglu", limit=7.0)
+                outputs(each, x[:rows], ending=ending, use=use, activation="clamped_swiglu", limit=7.0)
                 for each in (packed, dense)
             )
             assert torch.equal(found.nan_to_num(), expected.nan_to_num()), rows
@@ -177,26 +194,26 @@ def test_weights_in_mxfp4_give_the_bits_of_the_same_weights_in_bfloat16(portable
 
 @variants
 @kinds
-def test_more_rows_than_are_read_at_once_change_no_bits(kind: str, portable: bool) -> None:
+def test_more_rows_than_are_read_at_once_change_no_bits(kind: str, use: Instructions) -> None:
     """Wide inputs go through in groups of few rows."""
     x, weight = cancelling(kind, 90, 40, 12_002)
     packed = pack(weight, kind)
-    whole = outputs(packed, x, portable=portable)
+    whole = outputs(packed, x, use=use)
     for row in (0, 7, 8, 15, 16, 47, 89):
-        assert torch.equal(outputs(packed, x[row : row + 1], portable=portable)[0], whole[row]), row
+        assert torch.equal(outputs(packed, x[row : row + 1], use=use)[0], whole[row]), row
 
 
 @variants
 @kinds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_endings_are_the_plain_sums_turned_into_outputs(kind: str, portable: bool, dtype: torch.dtype) -> None:
+def test_endings_are_the_plain_sums_turned_into_outputs(kind: str, use: Instructions, dtype: torch.dtype) -> None:
     x, weight = draw(kind, 11, 70), draw(kind, 90, 70)
-    plain = outputs(pack(weight, kind), x, portable=portable)
-    assert torch.equal(outputs(pack(weight, kind), x, dtype, portable=portable), plain.to(dtype))
+    plain = outputs(pack(weight, kind), x, use=use)
+    assert torch.equal(outputs(pack(weight, kind), x, dtype, use=use), plain.to(dtype))
 
     residual = padded(torch.randn(11, 90))
     expected = residual + plain
-    assert torch.equal(outputs(pack(weight, kind), x, ending=ADD, out=residual, portable=portable), expected)
+    assert torch.equal(outputs(pack(weight, kind), x, ending=ADD, out=residual, use=use), expected)
 
     rtol = 1e-6 if dtype == torch.float32 else 2**-8
     gate, up = plain.double().chunk(2, 1)
@@ -204,7 +221,7 @@ def test_endings_are_the_plain_sums_turned_into_outputs(kind: str, portable: boo
     cut = gate.clamp(max=4.0)
     clamped = cut * torch.sigmoid(1.702 * cut) * (up.clamp(-4.0, 4.0) + 1.0)
     for activation, expected in (("silu", silu * up), ("gelu_tanh", gelu * up), ("clamped_swiglu", clamped)):
-        more = {"portable": portable, "activation": activation, "limit": 4.0}
+        more = {"use": use, "activation": activation, "limit": 4.0}
         gated = outputs(pack(weight, kind, gated=True), x, dtype, GATE, **more)
         assert gated.shape == (11, 45)
         torch.testing.assert_close(gated.double(), expected, rtol=rtol, atol=1e-6)
@@ -213,7 +230,7 @@ def test_endings_are_the_plain_sums_turned_into_outputs(kind: str, portable: boo
 @variants
 @kinds
 @pytest.mark.parametrize("ending, dtype", [(STORE, torch.bfloat16), (ADD, torch.float32), (GATE, torch.bfloat16)])
-def test_endings_keep_a_rows_bits_in_any_batch(kind: str, portable: bool, ending: str, dtype: torch.dtype) -> None:
+def test_endings_keep_a_rows_bits_in_any_batch(kind: str, use: Instructions, ending: str, dtype: torch.dtype) -> None:
     x, weight = draw(kind, 70, 66), draw(kind, 74, 66)
     packed = pack(weight, kind, torch.randn(74), gated=ending == GATE)
 
@@ -221,7 +238,7 @@ def test_endings_keep_a_rows_bits_in_any_batch(kind: str, portable: bool, ending
         out = None
         if ending == ADD:
             out = padded(torch.arange(70 * 74).reshape(70, 74) / 7)[first:end]
-        return outputs(packed, x[first:end], dtype, ending, out, portable=portable)
+        return outputs(packed, x[first:end], dtype, ending, out, use=use)
 
     whole = made(0, 70)
     for row in range(70):
@@ -231,7 +248,7 @@ def test_endings_keep_a_rows_bits_in_any_batch(kind: str, portable: bool, ending
 
 
 @variants
-def test_int8_sums_are_exact_to_the_last_integer(portable: bool) -> None:
+def test_int8_sums_are_exact_to_the_last_integer(use: Instructions) -> None:
     """Extremes on both sides, and more inputs than float32 could count."""
     rows, outputs_, width = 7, 40, 3001
     bytes_ = torch.randint(0, 256, (rows, width), dtype=torch.uint8)
@@ -240,7 +257,7 @@ def test_int8_sums_are_exact_to_the_last_integer(portable: bool) -> None:
     bytes_[1], weight[1] = 0, -127
     packed = pack(weight, "int8", scales=torch.ones(outputs_))
     scales, out = torch.ones(rows), torch.full((rows, outputs_), POISON)
-    run(linear(packed, rows_of(bytes_, scales), rows_of(out), torch.float32, portable=portable), rows)
+    run(linear(packed, rows_of(bytes_, scales), rows_of(out), torch.float32, use=use), rows)
     assert torch.equal(out, ((bytes_.long() - 128) @ weight.long().T).float())
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.cpu_instructions import ALL, Instructions
 from kernels.cpu_program import ROWS, Program
-from kernels.linear.cpu import _RUNS, Rows, input_dtype, quantize_rows
+from kernels.linear.cpu import Rows, input_dtype, path, quantize_rows
 from kernels.linear.packing import pack
 from kernels.linear.reference import linear, linear_int8
 from kernels.moe import reference
@@ -206,20 +207,21 @@ KINDS = {
     "int8": ("int8", torch.float32, 2e-3),
     "int8 between bfloat16": ("int8", torch.bfloat16, 1e-2),
 }
+NARROW = Instructions(tiles=False, bfloat16=False, wide=False)
 EVERY = [
-    pytest.param(kind, portable, id=f"{kind}{', portable' if portable else ''}")
+    pytest.param(kind, use, id=f"{kind}{'' if use is ALL else ', portable'}")
     for kind in KINDS
-    for portable in ((False, True) if _RUNS[KINDS[kind][0]][0] else (True,))
+    for use in ((ALL, NARROW) if path(KINDS[kind][0]) != "portable" else (NARROW,))
 ]
 
 
 class Layer:
     """Routing and experts, from logits and rows to the residual."""
 
-    def __init__(self, kind: str, portable: bool, threads: int = 2, biased: bool = False) -> None:
+    def __init__(self, kind: str, use: Instructions, threads: int = 2, biased: bool = False) -> None:
         self.kind, self.dtype, self.tolerance = KINDS[kind]
         if self.kind == "bfloat16":
-            self.dtype = input_dtype(self.kind, portable)
+            self.dtype = input_dtype(self.kind, use)
         noise = torch.Generator().manual_seed(0)
         self.gate_up = (torch.randn(EXPERTS, 2 * WIDE, HIDDEN, generator=noise) / 8).to(KINDS[kind][1])
         self.down = (torch.randn(EXPERTS, HIDDEN, WIDE, generator=noise) / 8).to(KINDS[kind][1])
@@ -239,7 +241,7 @@ class Layer:
         ops += expert_ops(
             pack(list(self.gate_up), self.kind, list(self.biases[0]) if biased else None, gated=True),
             pack(list(self.down), self.kind, list(self.biases[1]) if biased else None), self.routing.routed,
-            rows, self.buffers, self.residual.data_ptr(), threads=threads, portable=portable,
+            rows, self.buffers, self.residual.data_ptr(), threads=threads, use=use,
             activation="clamped_swiglu" if biased else "silu", limit=1.5,
         )  # fmt: skip
         self.program = Program(ops, threads)
@@ -275,17 +277,17 @@ def made_of(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("kind", "portable"), EVERY)
-def test_experts_give_what_the_reference_gives(kind: str, portable: bool, biased: bool) -> None:
-    layer, given = Layer(kind, portable, biased=biased), made_of(45)
+@pytest.mark.parametrize(("kind", "use"), EVERY)
+def test_experts_give_what_the_reference_gives(kind: str, use: Instructions, biased: bool) -> None:
+    layer, given = Layer(kind, use, biased=biased), made_of(45)
     out, expected = layer.run(*given), layer.expected(*given)
     assert (out - expected).abs().max() <= layer.tolerance * expected.abs().max()
 
 
-@pytest.mark.parametrize(("kind", "portable"), EVERY)
-def test_what_experts_add_to_a_row_depends_on_the_row_alone(kind: str, portable: bool) -> None:
+@pytest.mark.parametrize(("kind", "use"), EVERY)
+def test_what_experts_add_to_a_row_depends_on_the_row_alone(kind: str, use: Instructions) -> None:
     """The residual takes away nearly all that the experts give: what is left is rounding."""
-    layer, single = Layer(kind, portable), Layer(kind, portable, threads=1)
+    layer, single = Layer(kind, use), Layer(kind, use, threads=1)
     logits, x, residual = made_of(MAX_ROWS)
     residual = -(layer.run(logits, x, torch.zeros_like(residual)))
     whole = layer.run(logits, x, residual)

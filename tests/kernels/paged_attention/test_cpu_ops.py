@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernels import amx
+from kernels.cpu_instructions import Instructions
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
@@ -38,7 +39,7 @@ SHAPES = {
     "float32": replace(LLAMA, dtype="float32"),
     "one kv head": Shape(NUMBERS, 8, 1, 128, 16, scale=0.1, rope_width=128),
     "a query each": Shape("float32", 4, 4, 16, 8, scale=0.25, rope_width=16),
-    "no tiles": replace(LLAMA, with_amx=False),
+    "no tiles": replace(LLAMA, use=Instructions(tiles=False)),
     "odd sizes": Shape(NUMBERS, 6, 2, 40, 24, scale=0.2, rope_width=40),
     "window": replace(LLAMA, window=50, split=64),
     "window in float32": replace(LLAMA, dtype="float32", window=70),

@@ -183,6 +183,8 @@ def test_what_the_loops_use_of_the_processor_is_told(settings: Settings, monkeyp
     assert [each.what for each in machine.processor(settings)] == ["AMX is used"]
     (without,) = machine.processor(settings.replaced(amx=False))
     assert without.level == "ok" and "bfloat16" in without.what
+    (portable,) = machine.processor(settings.replaced(determinism="portable"))
+    assert portable.level == "ok" and "portable" in portable.what
     monkeypatch.setattr(amx, "AVAILABLE", False)
     (forbidden,) = machine.processor(settings)
     assert forbidden.level == "warn" and "arch_prctl" in forbidden.fix

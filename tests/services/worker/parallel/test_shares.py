@@ -33,7 +33,8 @@ def test_the_memory_of_a_cpu_holds_the_ranks_of_its_machine(tmp_path: Path) -> N
 
 TOLD: dict[str, Any] = {
     "dtype": "float32", "pages": 4, "page_tokens": 16, "max_context": 64, "threads": 1, "strict": True,
-    "branch_pages": 0, "kv_dtype": "", "graph_rows": 1, "states": 4, "longest_draft": 8, "amx": True,
+    "branch_pages": 0, "kv_dtype": "", "graph_rows": 1, "states": 4, "longest_draft": 8,
+    "amx": True, "same_bits": False,
 }  # fmt: skip
 
 

@@ -250,7 +250,8 @@ def test_a_rank_of_an_older_worker_joins_no_newer_one(tmp_path: Path) -> None:
     nobody = store.num_keys()
     options = {
         "dtype": "float32", "pages": 4, "page_tokens": 16, "max_context": 64, "threads": 1, "strict": True,
-        "branch_pages": 0, "kv_dtype": "", "graph_rows": 1, "states": 4, "longest_draft": 8, "amx": True,
+        "branch_pages": 0, "kv_dtype": "", "graph_rows": 1, "states": 4, "longest_draft": 8,
+        "amx": True, "same_bits": False,
     }  # fmt: skip
     lost: list[str] = []
     stale = RankProcesses(lost.append)

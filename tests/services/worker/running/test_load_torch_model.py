@@ -77,6 +77,16 @@ def test_a_folder_says_how_its_hidden_states_are_pooled(tmp_path: Path) -> None:
     assert load(tmp_path).facts.pooling == "mean"
 
 
+def test_the_same_bits_on_every_cpu_are_those_of_compiled_loops_alone(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    model = load(tmp_path, dtype="bfloat16", same_bits=True)
+    assert model.executor.path == "compiled loops (portable)"
+    # Pages may be handed to a worker on another processor.
+    assert model.executor.computed_by == "compiled loops, the same bits"
+    with pytest.raises(ModelError, match="determinism is portable, and this model is run by plain"):
+        load(tmp_path, executor="plain", same_bits=True)
+
+
 def test_a_drafter_computes_in_the_models_dtype_where_its_own_cannot_be_had(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
