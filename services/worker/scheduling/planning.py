@@ -280,7 +280,10 @@ class Planner:
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
             elif draft.tokens:
                 reach = min(len(draft.tokens), rows, sequence.longest_draft)
-                draft = tree.cut(draft, self._room_for(sequence, end, reach))
+                if end + reach > sequence.room:
+                    reach = self._room_for(sequence, end, reach)
+                if reach < len(draft.tokens):
+                    draft = tree.cut(draft, reach)
             drafted = len(draft.tokens)
             rows -= drafted
             self._drafted += drafted

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
 from services.api.names import MODEL_ANSWERS
 from services.worker.speculation.benefit import Benefit, Worth
@@ -93,24 +94,24 @@ class Acceptance:
     def chances(self, prepared: Prepared, begin: int = 0, end: int | None = None) -> list[float]:
         """By token of a draft, or of a part of it: how often it is accepted if all before it are."""
         if not prepared.sources:
-            values = self._rates_of(prepared, 0).values
+            values = self._rates_of(prepared).values
             return [values[bucket] for bucket in prepared.buckets[begin:end]]
         values_of = {source: self._rates_from(source).values for source in set(prepared.sources)}
         pairs = zip(prepared.sources[begin:end], prepared.buckets[begin:end], strict=True)
         return [values_of[source][bucket] for source, bucket in pairs]
 
-    def learn(self, prepared: Prepared, right: list[int], wrong: list[int]) -> None:
+    def learn(self, prepared: Prepared, right: Items[int], wrong: Items[int]) -> None:
         """At these places of a draft tokens were right, and at these wrong, although all before them were right."""
         if right and not prepared.sources:
-            self._rates_of(prepared, 0).learn([prepared.buckets[place] for place in right], True)
-            right = []
+            self._rates_of(prepared).learn([prepared.buckets[place] for place in right], True)
+            right = ()
         for places, accepted in ((right, True), (wrong, False)):
             for place in places:
-                self._rates_of(prepared, place).learn([prepared.buckets[place]], accepted)
+                rates = self._rates_from(prepared.sources[place]) if prepared.sources else self._rates_of(prepared)
+                rates.learn([prepared.buckets[place]], accepted)
 
-    def _rates_of(self, prepared: Prepared, place: int) -> Rates:
-        if prepared.sources:
-            return self._rates_from(prepared.sources[place])
+    def _rates_of(self, prepared: Prepared) -> Rates:
+        """Of one that wasn't merged."""
         return self.of_all.rates if prepared.way == "head" else self.rates(prepared.source)
 
     def _rates_from(self, source: str | None) -> Rates:

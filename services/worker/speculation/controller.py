@@ -19,12 +19,13 @@ asked for, and the proposer is asked whenever it has none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
 from services.api.methods import AUTO
 from services.worker.grammar.drafting import SOURCE as GRAMMAR
-from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Size, Verdict, Work
+from services.worker.running.work import DraftBudget, Drafted, Result, Size, Verdict, Work
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
@@ -34,7 +35,7 @@ from services.worker.speculation.comparison import Comparison
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
-from services.worker.speculation.draft_rows import Costs, choose, costs_of
+from services.worker.speculation.draft_rows import Candidate, Costs, candidate_of, choose, costs_of
 from services.worker.speculation.head_drafting import HeadDrafting
 from services.worker.speculation.merging import merge
 from services.worker.speculation.prepared import Prepared, Way, prepare
@@ -95,10 +96,10 @@ class Controller:
         # Whether text drafts were asked for while the worker's head drafted.
         self._asked_beside = False
         # What texts said of chains, not yet learned: no place of theirs changes.
-        self._compared: list[tuple[Acceptance, Prepared, tuple[list[int], list[int]]]] = []
+        self._compared: list[tuple[Acceptance, Prepared, tuple[Items[int], Items[int]]]] = []
         # Costs of the running step, and the weighed drafts that it verifies, until they are counted.
         self._costs = Costs(0, True, [])
-        self._chosen: list[tuple[str, Prepared, list[int], list[float]]] = []
+        self._chosen: list[tuple[str, Candidate, Items[int]]] = []
 
     def check_idle(self) -> None:
         assert not self._known, "no drafts are prepared for sequences that have ended"
@@ -137,7 +138,8 @@ class Controller:
         drafting = [known[item.sequence.sequence_id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
         for each in drafting:
-            each.weigh()
+            if each.unweighed is not None:
+                each.weigh()
         drafts = self._choose(drafting, plan)
         with_head = [known[item.sequence.sequence_id] for item in plan.items if item.verify and item.sequence.drafter]
         with_head = [each for each in with_head if each.sequence.longest_draft > 0 and not each.head_lost]
@@ -219,43 +221,47 @@ class Controller:
     def _choose(self, drafting: list[Speculating], plan: Plan) -> dict[int, Draft]:
         """The part of each prepared draft that the step verifies."""
         drafts: dict[int, Draft] = {}
-        fixed = [(each, each.prepared) for each in drafting if each.acceptance is None and each.prepared]
+        fixed: list[tuple[Speculating, Prepared]] = []
+        weighed: list[tuple[Speculating, Acceptance]] = []
+        candidates: list[Candidate] = []
+        for each in drafting:
+            if (prepared := each.prepared) is None:
+                continue
+            if each.acceptance is None:
+                fixed.append((each, prepared))
+            else:
+                weighed.append((each, each.acceptance))
+                candidates.append(candidate_of(prepared, each.acceptance, each.sequence.longest_draft))
         for (each, prepared), longest in zip(fixed, self._fixed_lengths(fixed, plan.draft_rows), strict=True):
-            drafts[each.sequence.sequence_id] = self._use(each, prepared, _first(prepared, longest))
-        candidates = [
-            (each, each.candidate(each.prepared, each.acceptance))
-            for each in drafting
-            if each.acceptance is not None and each.prepared is not None
-        ]
+            drafts[each.sequence.sequence_id] = self._use(prepared, _first(prepared, longest))
         if any(each.acceptance is not None for each in self._known.values()):
-            wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
+            wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
             with_head = sum(each.head_draft for each in drafting)
             beside = self.head.costs.draft(with_head) if with_head else 0.0
             self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model, beside)
-        certain = sum(item.verify for item in plan.items)
-        places = choose([each for _, each in candidates], certain, self._costs)
+        places = choose(candidates, sum(item.verify for item in plan.items), self._costs)
         total = sum(map(len, places))
         seconds = self._costs.seconds
         a_row = (seconds[total] - seconds[0]) / total if seconds and total else 0.0
         if total:
             self._row_seconds = a_row
-        for (each, candidate), chosen in zip(candidates, places, strict=True):
+        for (each, acceptance), candidate, chosen in zip(weighed, candidates, places, strict=True):
             prepared = candidate.prepared
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
             prepared.cost = a_row * prepared.of_text(chosen)
             prepared.excused |= candidate.longest <= 0 or self._costs.unknown
-            drafts[each.sequence.sequence_id] = self._use(each, prepared, draft)
-            if chosen and each.acceptance is not None:
-                each.acceptance.drafted(len(chosen))
-            self._chosen.append((draft.source, prepared, chosen, candidate.chances))
+            drafts[each.sequence.sequence_id] = self._use(prepared, draft)
+            if chosen:
+                acceptance.drafted(len(chosen))
+                self._chosen.append((draft.source, candidate, chosen))
         self.counts.ways["none"] += len(drafting) - len(drafts)
         return drafts
 
     def _fixed_lengths(self, fixed: list[tuple[Speculating, Prepared]], rows: int) -> list[int]:
         return modest([min(prepared.left, each.sequence.longest_draft) for each, prepared in fixed], rows)
 
-    def _use(self, known: Speculating, prepared: Prepared, draft: Draft) -> Draft:
+    def _use(self, prepared: Prepared, draft: Draft) -> Draft:
         if not draft.tokens:
             self.counts.ways["none"] += 1
             return draft
@@ -386,10 +392,11 @@ class Controller:
         """The texts contain the step's tokens already."""
         if self._rest.rests:
             return
+        find = self._known.get
         for item, verdict in zip(work.items, result.verdicts, strict=True):
-            known = self._known.get(item.sequence_id)
+            known = find(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
-                self._follow(known, item, verdict)
+                self._follow(known, item.draft, verdict)
 
     def learn(self, work: Work, result: Result, size: Size) -> None:
         """What the step cost, and what came of its drafts. Called behind `commit`, perhaps while the next step runs."""
@@ -451,29 +458,28 @@ class Controller:
             if (known := self._known.get(each)) is not None:
                 known.head_lost = True
 
-    def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
-        drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
+    def _follow(self, known: Speculating, drafted: Draft, verdict: Verdict) -> None:
+        tokens, accepted, prepared = verdict.tokens, verdict.accepted, known.prepared
         # What a grammar forces is known without a drafter: who drafted it, too, earns nothing by it.
         forced = drafted.source == GRAMMAR
-        known.learn_worth(forced=forced)
+        if known.weighed is not None:
+            known.learn_worth(forced=forced)
         if drafted.tokens:
             first = tree.first_places(drafted.parents) if drafted.parents else drafted.tokens
             known.all_accepted = accepted >= len(first)
         if prepared is None:
             return
-        path = prepared.path(verdict.tokens)
-        compared = prepared.compared(verdict.tokens, path)
-        if known.acceptance is not None:
-            if drafted.tokens and not forced:
-                taken = prepared.of_text(path[:accepted])
-                prepared.brought += taken * self._costs.token_seconds - prepared.cost
-            if prepared.parents and not forced:
+        path = prepared.path(tokens)
+        compared = prepared.compared(tokens, path)
+        if known.acceptance is not None and not forced:
+            if drafted.tokens:
+                prepared.brought += prepared.of_text(path[:accepted]) * self._costs.token_seconds - prepared.cost
+            if prepared.parents:
                 known.acceptance.learn(prepared, *compared)
-            elif not forced:
+            else:
                 self._compared.append((known.acceptance, prepared, compared))
-        goes_on = prepared.follow(verdict.tokens, path)
-        self.counts.dropped += not goes_on and bool(compared[1])
-        if not goes_on:
+        if not prepared.follow(tokens, path):
+            self.counts.dropped += bool(compared[1])
             self._drop(known)
 
     def _drop(self, known: Speculating) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
+
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.running.positions import Positions
 from services.worker.running.work import Result, SequenceWork, size_of
 from services.worker.speculation.acceptance import MOST_SOURCES, OTHERS
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.draft_length import cumulated
-from services.worker.speculation.prepared import Prepared, Way
+from services.worker.speculation.draft_rows import Candidate
+from services.worker.speculation.prepared import Way
 
 # Where the draft of a step came from: the rest of an earlier one, a request sent while the last step ran, a request
 # that was waited for, the worker's head, or nowhere.
@@ -52,19 +55,17 @@ class SpeculationCounts:
             found = self.sources.setdefault(name, SourceCounts())
         return found
 
-    def expected(self, name: str, prepared: Prepared, places: list[int], chances: list[float]) -> None:
-        """These tokens are to be verified; `chances` as in Candidate."""
-        if not places:
-            return
-        source = self.source(name)
+    def expected(self, name: str, candidate: Candidate, chosen: Items[int]) -> None:
+        """These tokens of it, at least one, are to be verified."""
+        source, prepared = self.source(name), candidate.prepared
         if not prepared.parents:
-            begin, end = places[0], places[-1] + 1
-            source.claimed += sum(cumulated(prepared.confidence[begin:end]))
-            source.expected += sum(cumulated(chances[: len(places)]))
+            source.claimed += sum(cumulated(prepared.confidence[chosen[0] : chosen[-1] + 1]))
+            source.expected += sum(candidate.values[: len(chosen)])
             return
-        claims, measures = prepared.cumulated(prepared.confidence), prepared.cumulated(chances)
-        source.claimed += sum(claims[place] for place in places)
-        source.expected += sum(measures[place] for place in places)
+        claims = prepared.cumulated(prepared.confidence)
+        values = dict(zip(candidate.places, candidate.values, strict=True))
+        source.claimed += sum(claims[place] for place in chosen)
+        source.expected += sum(values.get(place, 0.0) for place in chosen)
 
     def verified(self, draft: Draft, accepted: int) -> None:
         drafted = len(draft.tokens)

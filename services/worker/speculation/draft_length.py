@@ -38,6 +38,8 @@ def lengths(values: list[list[float]], certain: float, seconds: list[float]) -> 
         rows = 0
     if len(values) == 1:
         return [rows]
+    if rows == len(best):
+        return list(map(len, values))
     return _shares(values, rows, best[rows - 1] if rows else 2.0)
 
 

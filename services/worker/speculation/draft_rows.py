@@ -4,9 +4,11 @@ the cost of the step (cost_model.py) and measured acceptance (acceptance.py). Pu
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from services.worker.scheduling.planning import Plan
+from services.worker.speculation.acceptance import Acceptance
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.draft_length import cumulated, lengths
 from services.worker.speculation.prepared import Prepared
@@ -16,12 +18,13 @@ FURTHER, FEW_ROWS = 2, 4
 
 
 class Candidate(NamedTuple):
-    """A prepared draft of which at most `longest` tokens can be verified. How often they are accepted if all before
-    them are: of a chain those that can be verified now, of a tree all."""
+    """A prepared draft of which at most `longest` tokens can be verified: their places in falling order of the
+    probability that the token and all before it are accepted, and that probability."""
 
     prepared: Prepared
-    chances: list[float]
     longest: int
+    places: Items[int]
+    values: list[float]
 
 
 class Costs(NamedTuple):
@@ -39,11 +42,13 @@ class Costs(NamedTuple):
 def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime, beside: float = 0.0) -> Costs:
     """`wanted`: rows that could be verified; `fixed`: rows that drafts of fixed length take. `beside`: what every step
     costs besides, which an accepted token saves, too: the worker's head."""
-    certain = sum(item.verify for item in plan.items)
-    rows = sum(item.count for item in plan.items) + fixed
+    certain = counts = context = 0
+    for item in plan.items:
+        certain += item.verify
+        counts += item.count
+        context += item.start + item.count
     # Rows of prompt chunks give no token, and their time is no cost of drafts.
-    chunks = sum(item.count - item.verify for item in plan.items)
-    context = sum(item.start + item.count for item in plan.items)
+    rows, chunks = counts + fixed, counts - certain
     unknown = rows < model.least_rows or not model.steps
     # What a token saves isn't known then: measure the plain step first.
     known = 0 if unknown else max(FEW_ROWS, FURTHER * model.most_rows - rows)
@@ -58,29 +63,30 @@ def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime, beside: float
     return Costs(most, unknown, curve, step_seconds, curve[0] / max(1, certain))
 
 
-def choose(candidates: list[Candidate], certain: int, costs: Costs) -> list[list[int]]:
-    """By candidate, the places of the tokens to verify. `certain`: tokens that the step gives without drafts."""
-    places = [in_order(each) for each in candidates]
-    counts = lengths([values for _, values in places], certain, costs.seconds) if costs.most else [0] * len(places)
-    return [_best(each, *found, count) for each, found, count in zip(candidates, places, counts, strict=True)]
-
-
-def _best(candidate: Candidate, places: list[int], values: list[float], count: int) -> list[int]:
-    """With so few tokens of a tree, its first path alone may bring as much."""
-    if not candidate.prepared.parents or count == len(places):
-        return places[:count]
-    by_place = dict(zip(places, values, strict=True))
-    found = [by_place.get(place, 0.0) for place in range(len(candidate.prepared.tokens))]
-    return candidate.prepared.best(found, count, candidate.longest)
-
-
-def in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
-    """Places in falling order of the probability that the token and all before it are accepted, and that
-    probability."""
-    prepared, chances, longest = candidate
+def candidate_of(prepared: Prepared, acceptance: Acceptance, longest: int) -> Candidate:
     if not prepared.parents:
-        count = min(longest, len(chances))
-        return list(range(prepared.at, prepared.at + count)), cumulated(chances[:count])
+        chances = acceptance.chances(prepared, prepared.at, prepared.at + max(0, longest))
+        return Candidate(prepared, longest, range(prepared.at, prepared.at + len(chances)), cumulated(chances))
+    chances = acceptance.chances(prepared)
     found = prepared.cumulated([1.0] * prepared.certain + chances[prepared.certain :])
     places = prepared.best(found, len(found), longest)
-    return places, [found[place] for place in places]
+    return Candidate(prepared, longest, places, [found[place] for place in places])
+
+
+def choose(candidates: list[Candidate], certain: int, costs: Costs) -> list[Items[int]]:
+    """By candidate, the places of the tokens to verify. `certain`: tokens that the step gives without drafts."""
+    values = [each.values for each in candidates]
+    counts = lengths(values, certain, costs.seconds) if costs.most else [0] * len(values)
+    return [
+        _best(each, count) if each.prepared.parents else each.places[:count]
+        for each, count in zip(candidates, counts, strict=True)
+    ]
+
+
+def _best(candidate: Candidate, count: int) -> Items[int]:
+    """With so few tokens of a tree, its first path alone may bring as much."""
+    prepared, longest, places, values = candidate
+    if count == len(places):
+        return places
+    by_place = dict(zip(places, values, strict=True))
+    return prepared.best([by_place.get(place, 0.0) for place in range(len(prepared.tokens))], count, longest)

@@ -63,10 +63,11 @@ class Prepared:
 
     def chain(self, count: int) -> Draft:
         """The next tokens of a chain."""
-        begin, end = self.at, min(self.at + count, len(self.tokens))
+        begin, end = self.at, self.at + count
+        tokens = self.tokens[begin:end]
         probs = None if self.probs is None else self.probs[begin:end]
-        source = self._source_of(range(begin, end)) if self.sources else self.source
-        return Draft(self.tokens[begin:end], source, self.match_length, NOTHING, self.confidence[begin:end], probs)
+        source = self._source_of(range(begin, begin + len(tokens))) if self.sources else self.source
+        return Draft(tokens, source, self.match_length, NOTHING, self.confidence[begin:end], probs)
 
     def branched(self, places: Items[int]) -> Draft:
         """A tree of the tokens at these places."""
@@ -137,14 +138,14 @@ class Prepared:
             return tree.walk(self.tokens, self.parents, tokens)
         return range(self.at, self.at + _common(self.tokens[self.at : self.at + len(tokens)], tokens))
 
-    def compared(self, tokens: list[int], path: Items[int] | None = None) -> tuple[list[int], list[int]]:
+    def compared(self, tokens: list[int], path: Items[int] | None = None) -> tuple[Items[int], Items[int]]:
         """As in `follow`: the places of guessed tokens that were right, and of those that were wrong, in a tree the
         siblings of the right ones."""
         path = self.path(tokens) if path is None else path
         if not self.parents:
             at = self.at + len(path)
-            wrong = [at] if len(path) < len(tokens) and self.certain <= at < len(self.tokens) else []
-            return list(range(max(self.at, self.certain), at)), wrong
+            failed = len(path) < len(tokens) and self.certain <= at < len(self.tokens)
+            return range(max(self.at, self.certain), at), (at,) if failed else ()
         parents = {-1, *path} if len(path) < len(tokens) else {-1, *path[:-1]}
         seen = [place for place in range(self.certain, len(self.tokens)) if self.parents[place] in parents]
         return [place for place in seen if place in path], [place for place in seen if place not in path]

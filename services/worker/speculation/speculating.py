@@ -10,7 +10,7 @@ from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance
 from services.worker.speculation.benefit import Benefit, Worth
 from services.worker.speculation.draft_length import cumulated
-from services.worker.speculation.draft_rows import Candidate, in_order
+from services.worker.speculation.draft_rows import candidate_of
 from services.worker.speculation.merging import can_be_merged
 from services.worker.speculation.prepared import Prepared, Way
 from services.worker.speculation.repeats import Repeats
@@ -81,13 +81,9 @@ class Speculating:
 
     def expected(self, prepared: Prepared) -> float:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
-        return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
-
-    def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
-        longest = self.sequence.longest_draft
-        if prepared.parents:
-            return Candidate(prepared, acceptance.chances(prepared), longest)
-        return Candidate(prepared, acceptance.chances(prepared, prepared.at, prepared.at + max(0, longest)), longest)
+        if self.acceptance is None:
+            return 0.0
+        return sum(candidate_of(prepared, self.acceptance, self.sequence.longest_draft).values)
 
     def merges(self, prepared: Prepared) -> bool:
         """Whether this draft and the one that it has become one tree: one of them of text, the other of the head."""

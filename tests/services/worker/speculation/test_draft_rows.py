@@ -10,9 +10,9 @@ import pytest
 
 from services.api.drafter import Draft
 from services.worker.scheduling.planning import Plan
-from services.worker.speculation.acceptance import Rates, buckets_of
+from services.worker.speculation.acceptance import AcceptanceTable, buckets_of
 from services.worker.speculation.cost_model import StepTime
-from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of
+from services.worker.speculation.draft_rows import Candidate, Costs, candidate_of, choose, costs_of
 from services.worker.speculation.prepared import Prepared
 
 
@@ -37,10 +37,10 @@ def candidate(chance: float, tokens: int = 8, longest: int = 8, parents: list[in
     """One whose tokens are accepted as often as it tells."""
     prepared = Prepared(Draft([7] * tokens, "suffix", 4, parents or [], [chance] * tokens), "ahead")
     prepared.buckets = buckets_of(prepared.confidence)
-    rates, drawn = Rates(), random.Random(1)
+    acceptance, drawn = AcceptanceTable().of(""), random.Random(1)
     for _ in range(400):
-        rates.learn([prepared.buckets[0]], drawn.random() < chance)
-    return Candidate(prepared, [rates.values[bucket] for bucket in prepared.buckets], longest)
+        acceptance.rates("suffix").learn([prepared.buckets[0]], drawn.random() < chance)
+    return candidate_of(prepared, acceptance, longest)
 
 
 def counts(candidates: list[Candidate], plan: Plan, known: StepTime | None = None) -> list[int]:

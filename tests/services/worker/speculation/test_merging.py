@@ -59,7 +59,7 @@ def test_alike_chains_stay_a_chain_of_which_the_rest_follows_the_text() -> None:
     found = merged(prepared("waited", [A, B], [0.5, 0.5]), prepared("head", [A, B, C], [0.4, 0.6, 0.5]))
     assert (found.tokens, found.parents, found.sources) == ([A, B, C], [], ["suffix", HEAD, HEAD])
     assert found.follow([A]) and found.chain(9).tokens == [B, C] and found.chain(9).source == "eagle3"
-    assert found.compared([B, X]) == ([1], [2])
+    assert [list(each) for each in found.compared([B, X])] == [[1], [2]]
 
 
 def test_every_path_of_either_is_one_of_the_merged_and_the_more_probable_sibling_comes_first() -> None:
