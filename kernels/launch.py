@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -106,12 +108,32 @@ def computes() -> bool:
 
 @contextmanager
 def only_compiling() -> Iterator[None]:
-    """Launches compile their kernel and start nothing: what they would have written is not written."""
+    """Launches compile their kernel, all of them side by side, and start nothing: what they would have written is not
+    written."""
     was, _state.only_compiling = _state.only_compiling, True
     try:
-        yield
+        if was or interpreter.in_use() or _state.listed_for:
+            yield
+        else:
+            with _side_by_side():
+                yield
     finally:
         _state.only_compiling = was
+
+
+@contextmanager
+def _side_by_side() -> Iterator[None]:
+    """Kernels are compiled by a thread for each core: for most of its time Triton's compiler leaves the interpreter to
+    others."""
+    from triton import AsyncCompileMode, FutureKernel
+
+    known = set(_compiled)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, AsyncCompileMode(pool, ignore_errors=True):
+        yield
+    for key in _compiled.keys() - known:
+        compiled, in_order = _compiled[key]
+        # Raises what its compilation raised.
+        _compiled[key] = compiled.result() if isinstance(compiled, FutureKernel) else compiled, in_order
 
 
 @contextmanager

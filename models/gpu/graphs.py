@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kernels.device import Device
+from kernels.launch import only_compiling
 from models.spec import Attention, DeltaNet, Experts, LatentAttention, Layer, Linear, Network
 
 # What graphs and the tensors at their fixed addresses may take: half of what is left free beside pages and weights
@@ -81,10 +82,17 @@ class Graphs:
         self.buckets, self._few = tuple(buckets), few
         self._replays: dict[GraphSizes, Callable[[], None]] = {}
         # The largest first: smaller ones fit into the memory it took.
-        for rows in reversed(self.buckets):
-            for wanted in (rows, few) if 0 < few < rows else (rows,):
-                sizes = GraphSizes(rows, wanted)
-                self._replays[sizes] = device.capture(partial(run, sizes))
+        all_sizes = [
+            GraphSizes(rows, wanted)
+            for rows in reversed(self.buckets)
+            for wanted in ((rows, few) if 0 < few < rows else (rows,))
+        ]
+        with only_compiling():
+            # A capture would compile its own kernels one after the other.
+            for sizes in all_sizes:
+                run(sizes)
+        for sizes in all_sizes:
+            self._replays[sizes] = device.capture(partial(run, sizes))
 
     def sizes_of(self, rows: int, wanted: int) -> GraphSizes | None:
         """Of the smallest graph for a step; None: no graph is large enough."""

@@ -75,6 +75,70 @@ def test_no_kernel_is_specialised_for_a_number_that_is_not_a_constant() -> None:
     assert {"rows", "width", "splits", "pairs", "count"} <= seen
 
 
+# Kernels compiled for a GPU that isn't there, by the path of one that is.
+COMPILE = """
+import json, sys, threading
+from types import SimpleNamespace
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+from kernels import launch
+from kernels.norm_rope_act import fused
+
+driver.set_active(SimpleNamespace(
+    get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+    get_current_stream=lambda device: 0,
+))
+launch._architecture = lambda device: 90
+compiler, threads = triton.compiler.compile, []
+
+def compile(*given, **more):
+    threads.append(threading.current_thread().name)
+    if len(sys.argv) > 1:
+        raise RuntimeError("a kernel that can't be compiled")
+    return compiler(*given, **more)
+
+triton.compiler.compile = compile
+
+def norm(width):
+    fused.add_norm(torch.zeros(2, width), None, torch.zeros(width), 1e-5, torch.bfloat16)
+
+with launch.only_compiling():
+    for width in (64, 128, 64):
+        norm(width)
+    with launch.only_compiling():
+        norm(256)
+    waiting = [type(compiled).__name__ for compiled, _ in launch._compiled.values()]
+found = [(type(compiled).__name__, bool(compiled.asm["cubin"])) for compiled, _ in launch._compiled.values()]
+compiled_then = len(threads)
+with launch.only_compiling():
+    norm(64)
+print(json.dumps([waiting, found, compiled_then, len(threads), sum(name == "MainThread" for name in threads)]))
+"""
+
+
+def compiled_for_a_gpu(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    return subprocess.run(
+        [sys.executable, "-c", COMPILE, *arguments], cwd=ROOT, env=environment | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_what_is_compiled_before_it_is_needed_is_compiled_side_by_side(tmp_path: Path) -> None:
+    done = compiled_for_a_gpu(tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    waiting, found, then, in_the_end, in_main = json.loads(done.stdout)
+    assert waiting == ["FutureKernel"] * 3 and found == [["CompiledKernel", True]] * 3
+    # Each once, by other threads.
+    assert (then, in_the_end, in_main) == (3, 3, 0)
+
+
+def test_a_kernel_that_cannot_be_compiled_says_so_before_it_is_needed(tmp_path: Path) -> None:
+    done = compiled_for_a_gpu(tmp_path, "fail")
+    assert done.returncode == 1 and "RuntimeError: a kernel that can't be compiled" in done.stderr
+
+
 @pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter")
 def test_functions_that_a_kernel_calls_cost_the_interpreter_no_look_through_the_language(
     monkeypatch: pytest.MonkeyPatch,

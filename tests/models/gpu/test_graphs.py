@@ -35,15 +35,18 @@ def test_buckets_reach_over_the_rows_asked_for_as_far_as_there_is_memory() -> No
 
 
 class Noting:
-    """A device that notes what is captured."""
+    """A device that notes what is captured, and what only runs before."""
 
     def __init__(self) -> None:
+        self.compiled: list[GraphSizes] = []
         self.captured: list[GraphSizes] = []
+        self._running = self.compiled
 
     def graphs(self, buckets: tuple[int, ...], few: int = 0) -> Graphs:
-        return Graphs(self.captured.append, buckets, self, few)  # type: ignore[arg-type]
+        return Graphs(lambda sizes: self._running.append(sizes), buckets, self, few)  # type: ignore[arg-type]
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        self._running = self.captured
         run()
         return lambda: None
 
@@ -52,6 +55,8 @@ def test_rows_run_in_the_next_bucket_and_large_steps_in_none() -> None:
     device = Noting()
     graphs = device.graphs(choose_buckets(256, 1, 1 << 30))
     assert [sizes.rows for sizes in device.captured] == list(reversed(graphs.buckets))
+    # All kernels are compiled before the first capture.
+    assert device.compiled == device.captured
     found = [graphs.sizes_of(rows, 1) for rows in (1, 2, 3, 5, 17, 256, 257)]
     assert found == [(1, 1), (2, 2), (4, 4), (8, 8), (24, 24), (256, 256), None]
 
