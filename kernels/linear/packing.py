@@ -15,11 +15,17 @@ int8: w ≈ q · scale with a scale an output, scale = max|w| / 127. Inputs come
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 
+from kernels import cpu_vectors as v
+from kernels.cpu_program import compiled
+from kernels.cpu_vectors import LANES
 from kernels.linear.tiles import BLOCK, CODED_STEP_BYTES, CODED_WORDS, STEP_BYTES
 
 # Inputs in one step: of a 32-bit word, or of a block of codes.
@@ -28,6 +34,7 @@ PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4, "mxfp4": 2 * CODED_WORDS}
 ORDINARY = range(2, 253)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ALIGNMENT = 4096
+_PUT_AT_ONCE = 16  # steps
 _HUGE_PAGE = 2 << 20
 
 
@@ -38,7 +45,7 @@ class PackedMemory:
         self._area, self._bytes, self._used = area, torch.empty(0, dtype=torch.uint8), 0
 
     def take(self, size: int) -> torch.Tensor:
-        """`size` bytes that begin at a page."""
+        """`size` bytes, all of them 0, that begin at a page."""
         if self._used + size > len(self._bytes):
             self._bytes, self._used = _map(max(size, self._area)), 0
         piece = self._bytes[self._used : self._used + size]
@@ -100,17 +107,48 @@ def pack(
     for index, (one, scale) in enumerate(zip(weights, given, strict=True)):
         if kind == "int8" and one.dtype != torch.int8:
             one, scale = quantize(one)
-        one = _in_blocks(one.to(_DTYPES[kind]), gated, blocks)
-        one = torch.nn.functional.pad(one, (0, steps * per - inputs))
-        packed[index].copy_(one.view(blocks, BLOCK, steps, per).transpose(1, 2))
+        one = one.to(_DTYPES[kind])
+        _put(one, gated, packed[index])
         if kind == "int8":
-            starts[index] = -128 * one.sum(-1, dtype=torch.int32).flatten()
+            starts[index] = -128 * _in_blocks(one.sum(-1, dtype=torch.int32), gated, blocks).flatten()
             columns.append(_in_blocks(scale.float(), gated, blocks).flatten())
     return PackedWeight(
         kind=kind, experts=len(weights), outputs=outputs, inputs=inputs, gated=gated, blocks=blocks, steps=steps,
         weight=packed.flatten(0, 1), starts=starts.flatten(), scales=torch.cat(columns) if columns else None,
         bias=None if bias is None else _bias_in_blocks(bias, gated, blocks),
     )  # fmt: skip
+
+
+def _put(rows: torch.Tensor, gated: bool, packed: torch.Tensor) -> None:
+    """[N, K] into [blocks, steps, 32, p], which is 0."""
+    blocks, steps, _, per = packed.shape
+    if missing := steps * per - rows.shape[1]:
+        rows = torch.nn.functional.pad(rows, (0, missing))
+    rows = rows.contiguous()
+    parts = rows.chunk(2) if gated else (rows,)
+    width = BLOCK // len(parts)
+    for place, part in enumerate(parts):
+        into = packed.data_ptr() + 4 * width * place
+        _side_by_side(blocks, partial(put_words, part.data_ptr(), into, len(part), steps, width))
+
+
+@compiled
+def put_words(words, into, rows, steps, width, begin, end):
+    """Of rows of `steps` words of 32 bits, `width` of them for each block from `begin` to `end`; `into` is the place of
+    the first word of block 0. Some steps of all rows at a time, so that what they are written to stays in the cache."""
+    for block in range(begin, end):
+        first = block * width
+        for step in range(0, steps, _PUT_AT_ONCE):
+            out = into + 4 * BLOCK * (block * steps + step)
+            for row in range(min(width, rows - first)):
+                x = words + 4 * ((first + row) * steps + step)
+                # A count that the compiler knows takes half of the time.
+                if step + _PUT_AT_ONCE <= steps:
+                    for at in range(_PUT_AT_ONCE):
+                        v.store_i32(out, BLOCK * at + row, v.load_i32(x, at))
+                else:
+                    for at in range(steps - step):
+                        v.store_i32(out, BLOCK * at + row, v.load_i32(x, at))
 
 
 def pack_mxfp4(
@@ -145,11 +183,43 @@ def _bias_in_blocks(bias: torch.Tensor | Sequence[torch.Tensor], gated: bool, bl
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [N, K] and float32 scales [N]: w ≈ q · scale."""
-    weight = weight.float()
-    scales = weight.abs().amax(1) / 127
-    inverse = torch.where(scales > 0, 1 / scales, torch.zeros(()))
-    return torch.round(weight * inverse[:, None]).clamp(-127, 127).to(torch.int8), scales
+    """int8 [N, K] and float32 scales [N]: w ≈ q · scale. A row with a number that isn't finite has the scale NaN."""
+    weight = weight.contiguous() if weight.dtype in (torch.bfloat16, torch.float32) else weight.float().contiguous()
+    rows, width = weight.shape
+    made, scales = torch.empty(rows, width, dtype=torch.int8), torch.empty(rows)
+    is_bfloat16 = weight.dtype == torch.bfloat16
+    places = weight.data_ptr(), made.data_ptr(), scales.data_ptr()
+    _side_by_side(rows, lambda begin, end: quantize_weight_rows(*places, is_bfloat16, width, begin, end))
+    return made, scales
+
+
+@compiled
+def quantize_weight_rows(weight, made, scales, is_bfloat16, width, begin, end):
+    for row in range(begin, end):
+        x, q = weight + row * width * (2 if is_bfloat16 else 4), made + row * width
+        peak, odd = v.zeros(), v.zeros()
+        for at in range(0, width, LANES):
+            value = v.load_part(x, at, width - at, is_bfloat16)
+            peak = v.maximum(v.absolute(value), peak)
+            # 0, or NaN.
+            odd = odd + value * v.zeros()
+        scale = v.largest(peak) / np.float32(127.0) + v.total(odd)
+        inverse = np.float32(1.0) / scale if scale > np.float32(0.0) else np.float32(0.0)
+        for at in range(0, width, LANES):
+            value = v.to_ints(v.load_part(x, at, width - at, is_bfloat16) * v.spread(inverse))
+            if width - at >= LANES:
+                v.store_bytes(q, at, value)
+            else:
+                v.store_bytes_part(q, at, value, width - at)
+        v.store_f32(scales, row, scale)
+
+
+def _side_by_side(count: int, work: Callable[[int, int], None]) -> None:
+    """work(begin, end) of parts of 0..count, by as many threads as torch has."""
+    threads = max(1, min(count, torch.get_num_threads()))
+    cuts = [count * each // threads for each in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, cuts, cuts[1:]))
 
 
 def _in_blocks(rows: torch.Tensor, gated: bool, blocks: int) -> torch.Tensor:
