@@ -84,8 +84,12 @@ class PackedWeight:
         return self.steps * (CODED_STEP_BYTES if self.kind == "mxfp4" else STEP_BYTES)
 
 
+# Rows, or parts of them one below the other.
+Rows = torch.Tensor | tuple[torch.Tensor, ...]
+
+
 def pack(
-    weight: torch.Tensor | Sequence[torch.Tensor],
+    weight: torch.Tensor | Sequence[Rows],
     kind: str,
     bias: torch.Tensor | Sequence[torch.Tensor] | None = None,
     scales: torch.Tensor | Sequence[torch.Tensor] | None = None,
@@ -93,9 +97,9 @@ def pack(
     memory: PackedMemory | None = None,
 ) -> PackedWeight:
     """`weight` [N, K] in a float dtype, or in int8 with `scales` [N] for kind int8. Sequences: experts'."""
-    weights = [weight] if isinstance(weight, torch.Tensor) else weight
+    weights = [_parts(each) for each in ([weight] if isinstance(weight, torch.Tensor) else weight)]
     given = [scales] * len(weights) if scales is None or isinstance(scales, torch.Tensor) else scales
-    rows, inputs = weights[0].shape
+    rows, inputs = sum(map(len, weights[0])), weights[0][0].shape[1]
     outputs = rows // 2 if gated else rows
     blocks = -(-outputs // (BLOCK // 2 if gated else BLOCK))
     per = PER_STEP[kind]
@@ -104,13 +108,17 @@ def pack(
     packed = room.view(_DTYPES[kind]).view(len(weights), blocks, steps, BLOCK, per)
     starts = torch.zeros(len(weights), blocks * BLOCK, dtype=torch.int32)
     columns = []
-    for index, (one, scale) in enumerate(zip(weights, given, strict=True)):
-        if kind == "int8" and one.dtype != torch.int8:
-            one, scale = quantize(one)
-        one = one.to(_DTYPES[kind])
-        _put(one, gated, packed[index])
+    for index, (parts, scale) in enumerate(zip(weights, given, strict=True)):
+        if kind == "int8" and parts[0].dtype != torch.int8:
+            parts, found = zip(*map(quantize, parts), strict=True)
+            scale = torch.cat(found)
+        first = 0
+        for part in parts:
+            _put(part.to(_DTYPES[kind]), first, rows, gated, packed[index])
+            first += len(part)
         if kind == "int8":
-            starts[index] = -128 * _in_blocks(one.sum(-1, dtype=torch.int32), gated, blocks).flatten()
+            sums = torch.cat([part.sum(-1, dtype=torch.int32) for part in parts])
+            starts[index] = -128 * _in_blocks(sums, gated, blocks).flatten()
             columns.append(_in_blocks(scale.float(), gated, blocks).flatten())
     return PackedWeight(
         kind=kind, experts=len(weights), outputs=outputs, inputs=inputs, gated=gated, blocks=blocks, steps=steps,
@@ -119,36 +127,46 @@ def pack(
     )  # fmt: skip
 
 
-def _put(rows: torch.Tensor, gated: bool, packed: torch.Tensor) -> None:
-    """[N, K] into [blocks, steps, 32, p], which is 0."""
-    blocks, steps, _, per = packed.shape
-    if missing := steps * per - rows.shape[1]:
-        rows = torch.nn.functional.pad(rows, (0, missing))
-    rows = rows.contiguous()
-    parts = rows.chunk(2) if gated else (rows,)
-    width = BLOCK // len(parts)
-    for place, part in enumerate(parts):
-        into = packed.data_ptr() + 4 * width * place
-        _side_by_side(blocks, partial(put_words, part.data_ptr(), into, len(part), steps, width))
+def _parts(rows: Rows) -> tuple[torch.Tensor, ...]:
+    return rows if isinstance(rows, tuple) else (rows,)
+
+
+def _put(part: torch.Tensor, first: int, rows: int, gated: bool, packed: torch.Tensor) -> None:
+    """Of so many rows these, from the `first` on, into [blocks, steps, 32, p], which is 0."""
+    _, steps, _, per = packed.shape
+    if missing := steps * per - part.shape[1]:
+        part = torch.nn.functional.pad(part, (0, missing))
+    part = part.contiguous()
+    width, half = (BLOCK // 2, rows // 2) if gated else (BLOCK, rows)
+    for place in range(rows // half):
+        # Of the part, its rows in this half.
+        begin, end = (min(max(half * each - first, 0), len(part)) for each in (place, place + 1))
+        above, into = first + begin - half * place, packed.data_ptr() + 4 * width * place
+        words = part[begin:end]
+        _side_by_side(len(words), partial(put_words, words.data_ptr(), into, above, steps, width))
 
 
 @compiled
-def put_words(words, into, rows, steps, width, begin, end):
-    """Of rows of `steps` words of 32 bits, `width` of them for each block from `begin` to `end`; `into` is the place of
-    the first word of block 0. Some steps of all rows at a time, so that what they are written to stays in the cache."""
-    for block in range(begin, end):
-        first = block * width
+def put_words(words, into, above, steps, width, begin, end):
+    """Rows `begin` to `end` of `steps` words of 32 bits, with so many rows `above` them; `width` of all rows are a
+    block's, and `into` is the place of the first word of block 0. Some steps of a block's rows at a time, so that what
+    they are written to stays in the cache."""
+    row = begin
+    while row < end:
+        block, lane = (above + row) // width, (above + row) % width
+        count = min(width - lane, end - row)
         for step in range(0, steps, _PUT_AT_ONCE):
-            out = into + 4 * BLOCK * (block * steps + step)
-            for row in range(min(width, rows - first)):
-                x = words + 4 * ((first + row) * steps + step)
+            out = into + 4 * (BLOCK * (block * steps + step) + lane)
+            for each in range(count):
+                x = words + 4 * ((row + each) * steps + step)
                 # A count that the compiler knows takes half of the time.
                 if step + _PUT_AT_ONCE <= steps:
                     for at in range(_PUT_AT_ONCE):
-                        v.store_i32(out, BLOCK * at + row, v.load_i32(x, at))
+                        v.store_i32(out, BLOCK * at + each, v.load_i32(x, at))
                 else:
                     for at in range(steps - step):
-                        v.store_i32(out, BLOCK * at + row, v.load_i32(x, at))
+                        v.store_i32(out, BLOCK * at + each, v.load_i32(x, at))
+        row += count
 
 
 def pack_mxfp4(
@@ -216,7 +234,9 @@ def quantize_weight_rows(weight, made, scales, is_bfloat16, width, begin, end):
 
 def _side_by_side(count: int, work: Callable[[int, int], None]) -> None:
     """work(begin, end) of parts of 0..count, by as many threads as torch has."""
-    threads = max(1, min(count, torch.get_num_threads()))
+    if not count:
+        return
+    threads = min(count, torch.get_num_threads())
     cuts = [count * each // threads for each in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, cuts, cuts[1:]))

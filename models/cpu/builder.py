@@ -187,15 +187,17 @@ class ModelBuilder:
     def pack(self, one: spec.Linear, gated: bool = False) -> PackedWeight:
         weight, scales = self.source(one)
         bias = self.weights.linear(one).bias(torch.float32) if one.bias else None
-        return pack(weight, self.kind, bias, scales, gated=gated, memory=self.memory)
+        return pack([weight], self.kind, bias, scales, gated=gated, memory=self.memory)
 
-    def source(self, one: spec.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A weight as `pack` of kernels/linear takes it: dense, or int8 with a scale an output where stored so."""
+    def source(self, one: spec.Linear) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+        """Parts of a weight as `pack` of kernels/linear takes them: dense, or int8 with scales of all outputs where
+        stored so."""
         stored = self.weights.linear(one)
         if self.kind == "int8" and all(part.kind == "int8" and _per_output(part) for part in stored.parts):
-            codes = torch.cat([part.codes for part in stored.parts])
-            return codes, torch.cat([part.scales.flatten() for part in stored.parts])
-        return stored.dense(torch.bfloat16 if self.kind == "bfloat16" else torch.float32), None
+            scales = torch.cat([part.scales.flatten() for part in stored.parts])
+            return tuple(part.codes for part in stored.parts), scales
+        dtype = torch.bfloat16 if self.kind == "bfloat16" else torch.float32
+        return tuple(part.dense(dtype) for part in stored.parts), None
 
     def norm_weight(self, one: spec.Norm) -> torch.Tensor:
         weight = norm_weight(one, self.weights).clone()

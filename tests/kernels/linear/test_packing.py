@@ -51,6 +51,16 @@ def test_experts_and_rows_that_are_part_of_a_tensor_are_packed_like_others() -> 
     assert torch.equal(packed, torch.cat([in_order(each, "bfloat16", False) for each in given]))
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("sizes", [(64, 64), (50, 7, 33), (1, 95, 2)])
+def test_parts_below_each_other_are_packed_as_one(kind: str, gated: bool, sizes: tuple[int, ...]) -> None:
+    whole = torch.randn(sum(sizes), 70).bfloat16()
+    found, expected = pack([whole.split(sizes)], kind, gated=gated), pack(whole, kind, gated=gated)
+    assert torch.equal(found.weight, expected.weight) and torch.equal(found.starts, expected.starts)
+    assert kind != "int8" or torch.equal(found.scales, expected.scales)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
 def test_bytes_are_rounded_to_even_by_the_largest_of_their_row(dtype: torch.dtype) -> None:
     weight = (torch.randn(37, 130) * torch.logspace(-3, 3, 37)[:, None]).to(dtype)
