@@ -35,6 +35,8 @@ ORDINARY = range(2, 253)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ALIGNMENT = 4096
 _PUT_AT_ONCE = 16  # steps
+# Bytes that are worth a thread of their own.
+_A_THREAD = 1 << 20
 _HUGE_PAGE = 2 << 20
 
 
@@ -143,7 +145,7 @@ def _put(part: torch.Tensor, first: int, rows: int, gated: bool, packed: torch.T
         begin, end = (min(max(half * each - first, 0), len(part)) for each in (place, place + 1))
         above, into = first + begin - half * place, packed.data_ptr() + 4 * width * place
         words = part[begin:end]
-        _side_by_side(len(words), partial(put_words, words.data_ptr(), into, above, steps, width))
+        _side_by_side(words, partial(put_words, words.data_ptr(), into, above, steps, width))
 
 
 @compiled
@@ -207,7 +209,7 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     made, scales = torch.empty(rows, width, dtype=torch.int8), torch.empty(rows)
     is_bfloat16 = weight.dtype == torch.bfloat16
     places = weight.data_ptr(), made.data_ptr(), scales.data_ptr()
-    _side_by_side(rows, lambda begin, end: quantize_weight_rows(*places, is_bfloat16, width, begin, end))
+    _side_by_side(weight, lambda begin, end: quantize_weight_rows(*places, is_bfloat16, width, begin, end))
     return made, scales
 
 
@@ -232,12 +234,12 @@ def quantize_weight_rows(weight, made, scales, is_bfloat16, width, begin, end):
         v.store_f32(scales, row, scale)
 
 
-def _side_by_side(count: int, work: Callable[[int, int], None]) -> None:
-    """work(begin, end) of parts of 0..count, by as many threads as torch has."""
-    if not count:
-        return
-    threads = min(count, torch.get_num_threads())
-    cuts = [count * each // threads for each in range(threads + 1)]
+def _side_by_side(rows: torch.Tensor, work: Callable[[int, int], None]) -> None:
+    """work(begin, end) of parts of the rows, by at most as many threads as torch has."""
+    threads = min(len(rows), torch.get_num_threads(), rows.nbytes // _A_THREAD)
+    if threads <= 1:
+        return work(0, len(rows))
+    cuts = [len(rows) * each // threads for each in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, cuts, cuts[1:]))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from kernels.linear import packing
 from kernels.linear.packing import PER_STEP, pack, quantize
 from kernels.linear.tiles import BLOCK
 
@@ -14,7 +15,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.in
 
 
 @pytest.fixture(params=[1, 3], autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Weights as small as these are shared, too.
+    monkeypatch.setattr(packing, "_A_THREAD", 64)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
