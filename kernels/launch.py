@@ -123,8 +123,8 @@ def only_compiling() -> Iterator[None]:
 
 @contextmanager
 def _side_by_side() -> Iterator[None]:
-    """Kernels are compiled by a thread for each core: for most of its time Triton's compiler leaves the interpreter to
-    others."""
+    """Kernels are compiled by a thread for each core: Triton's compiler releases the interpreter's lock for most of its
+    time."""
     from triton import AsyncCompileMode, FutureKernel
 
     known = set(_compiled)

@@ -134,7 +134,8 @@ def _parts(rows: Rows) -> tuple[torch.Tensor, ...]:
 
 
 def _put(part: torch.Tensor, first: int, rows: int, gated: bool, packed: torch.Tensor) -> None:
-    """Of so many rows these, from the `first` on, into [blocks, steps, 32, p], which is 0."""
+    """Copy a part of a weight into `packed` [blocks, steps, 32, p], which holds zeros. The weight has `rows` rows, and
+    the part begins at row `first`."""
     _, steps, _, per = packed.shape
     if missing := steps * per - part.shape[1]:
         part = torch.nn.functional.pad(part, (0, missing))
@@ -150,9 +151,9 @@ def _put(part: torch.Tensor, first: int, rows: int, gated: bool, packed: torch.T
 
 @compiled
 def put_words(words, into, above, steps, width, begin, end):
-    """Rows `begin` to `end` of `steps` words of 32 bits, with so many rows `above` them; `width` of all rows are a
-    block's, and `into` is the place of the first word of block 0. Some steps of a block's rows at a time, so that what
-    they are written to stays in the cache."""
+    """Copy rows `begin` to `end` of a part; each has `steps` words of 32 bits. `above`: rows of the weight before the
+    part. A block takes `width` rows, and `into` is the address of block 0. A few steps of a block are written at a
+    time, so that it stays in the cache."""
     row = begin
     while row < end:
         block, lane = (above + row) // width, (above + row) % width

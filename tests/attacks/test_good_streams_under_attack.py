@@ -34,11 +34,13 @@ from bench.streams import Refused, listen
 
 NAME = "measured"
 STREAMS, TOKENS = 16, 100
-# What the probe may take: while ready says 200, and until it contradicts another answer of ready. The first is at least
-# what the tokens of an attack take here, which stand in front of it: so many times those of the good streams.
+# A probe must be answered within PROBE_S while ready says 200, or, if that is longer, in the time that this machine
+# takes for the largest attack, which is queued before it: ATTACK_TOKENS times the tokens of the good streams. One that
+# is answered within SERVED_WITHIN_S contradicts a ready that isn't 200.
 PROBE_S, ATTACK_TOKENS, SERVED_WITHIN_S = 10.0, 4.5, 2.0
 READY_S = 2.0
-# After an attack: until it serves again, or what a start takes here, and then a while in which its other effects show.
+# After an attack it serves again within BACK_S or, if that is longer, the time that the mesh took to start. Other
+# effects have CALM_S to show.
 BACK_S, CALM_S = 5.0, 4.0
 BODY_BYTES = 4_000_000  # a little less than max_body_bytes
 COMPLETION = {"model": NAME, "prompt": "Tell me everything", "temperature": 0, "ignore_eos": True}

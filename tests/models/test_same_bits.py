@@ -86,7 +86,7 @@ def said(folder: Path, dtype: str) -> dict[str, Any]:
     prompts = [prompt_ids(folder, prompt) for prompt in (*PROMPTS, *(f"In other words: {each}" for each in PROMPTS))]
     sums = hashlib.sha256()
     for prompt in prompts:
-        # Places 0 to the end; the last row's logits.
+        # The logits behind the prompt's last token.
         sums.update(model.forward([Stretch(prompt, 0, list(range(1, 13)), len(prompt) - 1)]).logits.numpy().tobytes())
     texts = greedy(model, prompts, TOKENS)
     return {"logits": sums.hexdigest(), "texts": [hashlib.sha256(repr(text).encode()).hexdigest() for text in texts]}
