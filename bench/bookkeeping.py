@@ -4,9 +4,12 @@
                           └ beside ┘                         answers of the last step, drafts asked ahead
     event loop            ── loop ──                         answers become messages, and one bundle
 
+Where the next step was launched before the end of this one, nothing is between them.
+
 Load of others moves CPU time little, so this can be run on a busy machine. Medians over steps in which every sequence
 gets its next token; the mock engine's own time isn't counted. `drafted` (a fixed length) and `auto`: each sequence has
-a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is.
+a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` are of the clock, with both
+threads and the mock at work.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import gc
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,6 +53,8 @@ CASES: dict[str, tuple[str, Callable[[int], int]]] = {
 PROMPT, LONGEST = 100, 4
 # Steps that are not counted, and those that are.
 WARM, STEPS = 40, 200
+# Of a step of the device in `periods`: milliseconds.
+STEP_MS = 1.0
 
 
 def measure() -> dict[str, dict[str, dict[str, float]]]:
@@ -56,6 +62,12 @@ def measure() -> dict[str, dict[str, dict[str, float]]]:
     # As in a worker.
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     return {name: {str(count): asyncio.run(_steps(name, count)) for count in SEQUENCES} for name in CASES}
+
+
+def periods() -> dict[str, float]:
+    """By sequences: milliseconds from one step to the next without drafts, on a device that takes STEP_MS for each."""
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+    return {str(count): round(asyncio.run(_period(count)) * 1e3, 3) for count in SEQUENCES}
 
 
 class Proposer:
@@ -90,6 +102,7 @@ class Proposer:
     collect = look
 
     def forget(self, sequence: Any, learn: bool) -> None: ...
+    def close(self) -> None: ...
 
 
 class Marks(NamedTuple):
@@ -105,19 +118,19 @@ class MarkingRunner(MockRunner):
     def __init__(self) -> None:
         super().__init__(Profile(acceptance=1.0), pages=1 << 15)
         self.marks: list[Marks] = []
-        self._launched = (0.0, 0.0)
+        self._launches: deque[tuple[float, float]] = deque()
 
     def launch(self, work: Work) -> None:
         began = time.thread_time()
         super().launch(work)
-        self._launched = began, time.thread_time()
+        self._launches.append((began, time.thread_time()))
 
     def finish(self) -> Result:
         began = time.thread_time()
         result = super().finish()
         # As if it had taken a millisecond: what pays depends on it.
         result.seconds = 1e-3
-        self.marks.append(Marks(*self._launched, began, time.thread_time()))
+        self.marks.append(Marks(*self._launches.popleft(), began, time.thread_time()))
         return result
 
 
@@ -138,17 +151,9 @@ class Reader:
 
 
 async def _steps(case: str, sequences: int) -> dict[str, float]:
-    method, next_of = CASES[case]
     runner, delivered = MarkingRunner(), list[list[Answer]]()
-    limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
-    drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]
-    engine = Engine(
-        Scheduler(limits), runner, drafts, deliver=delivered.append, failed=print, now=time.monotonic
-    )
-    reader, codec, metrics = Reader(), Codec(KINDS), BusMetrics()
-    outlets = {each: Outlet(StreamWriter(reader, each, 1 << 40, codec, metrics)) for each in range(sequences)}
-    for each in outlets:
-        engine.post(Arrived(_request(each, method), each))
+    engine, drafts = _engine(runner, case, sequences, delivered.append)
+    reader, outlets = _outlets(sequences)
     engine._take_mail()
     loops = []
     for _ in range(WARM + STEPS):
@@ -163,6 +168,46 @@ async def _steps(case: str, sequences: int) -> dict[str, float]:
     return _told(runner.marks, loops)
 
 
+async def _period(sequences: int) -> float:
+    loop, runner = asyncio.get_running_loop(), MockRunner(Profile(acceptance=1.0, step_ms=STEP_MS), pages=1 << 15)
+    ends: list[float] = []
+    done = asyncio.Event()
+
+    def take(answers: list[Answer]) -> None:
+        ends.append(time.monotonic())
+        engine.answers.taken()
+        push_all(outlets, answers)
+        reader.outbox.flush()
+        if len(ends) > WARM + STEPS:
+            done.set()
+
+    engine, _ = _engine(runner, "naive", sequences, lambda answers: loop.call_soon_threadsafe(take, answers))
+    reader, outlets = _outlets(sequences)
+    engine.start()
+    await done.wait()
+    engine.stop()
+    engine.join(10.0)
+    return (ends[WARM + STEPS] - ends[WARM]) / STEPS
+
+
+def _engine(
+    runner: MockRunner, case: str, sequences: int, deliver: Callable[[list[Answer]], Any]
+) -> tuple[Engine, GuardedController]:
+    """With so many requests in its mail."""
+    method, next_of = CASES[case]
+    limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
+    drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]
+    engine = Engine(Scheduler(limits), runner, drafts, deliver=deliver, failed=print, now=time.monotonic)
+    for each in range(sequences):
+        engine.post(Arrived(_request(each, method), each))
+    return engine, drafts
+
+
+def _outlets(sequences: int) -> tuple[Reader, dict[int, Outlet]]:
+    reader, codec, metrics = Reader(), Codec(KINDS), BusMetrics()
+    return reader, {each: Outlet(StreamWriter(reader, each, 1 << 40, codec, metrics)) for each in range(sequences)}
+
+
 def _request(sequence_id: int, method: str) -> Generate:
     text = [FIRST + (sequence_id + at) % CYCLE for at in range(PROMPT)]
     return Generate(
@@ -175,7 +220,10 @@ def _request(sequence_id: int, method: str) -> Generate:
 def _told(marks: list[Marks], loops: list[float]) -> dict[str, float]:
     pairs = list(zip(marks, marks[1:], loops, strict=False))[WARM:]
     # The event loop's part is done in this thread between two steps.
-    between = [after.launch - before.finished - loop for before, after, loop in pairs]
-    beside = [each.finish - each.launched for each in marks[WARM:]]
+    between, beside = [], []
+    for before, after, loop in pairs:
+        ahead = after.launch < before.finished
+        between.append(0.0 if ahead else after.launch - before.finished - loop)
+        beside.append(after.finish - (before.finished + loop if ahead else after.launched))
     parts = {"between": between, "beside": beside, "loop": loops[WARM:]}
     return {name: round(statistics.median(part) * 1e6, 1) for name, part in parts.items()}

@@ -12,6 +12,7 @@ How drafts came is the worker's own count (`specmesh:drafts_came`); `share` is t
 whose draft came that way. The median says what it is meant to only where that is most of them.
 
 cpu_us     CPU time of what a worker does around a step of many sequences, without the mesh (bookkeeping.py)
+period_ms  from one step to the next of a device that takes 1 ms for each, with many sequences, without the mesh
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SHOWN = (
     Shown("CPU time around a step by drafts and sequences, µs", "cpu_us>*>*",
           {"between": "between two steps", "beside": "beside a step", "loop": "in the event loop"},
           "*useless*: `auto`, and no draft is accepted. What is done beside a step delays none on a GPU."),
+    Shown("From one step of a simulated device to the next, by sequences, ms", "period_ms",
+          say="Each takes the device 1 ms; nothing is drafted."),
 )  # fmt: skip
 
 
@@ -68,7 +71,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    cpu = {"cpu_us": bookkeeping.measure()}
+    cpu = {"cpu_us": bookkeeping.measure(), "period_ms": bookkeeping.periods()}
     return cpu if options.only else {**cpu, **_in_the_mesh(options)}
 
 

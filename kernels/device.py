@@ -6,6 +6,7 @@ the same stands on the CPU and checks the order of use (interpreted_device.py).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Protocol
@@ -27,13 +28,15 @@ def starts_of(sizes: Iterable[int]) -> list[int]:
 
 
 class Stage(Protocol):
-    """Words of int32 that the host writes and the device gets a copy of, always at the same address."""
+    """Words of int32 that the host writes and the device gets a copy of, always at the same address. With several
+    `turns` the host has as many places to write to, one after the other."""
 
     numbers: np.ndarray
     there: torch.Tensor
 
     def wait(self) -> None:
-        """Until the device has read what was sent last. Before that, `numbers` may not be written."""
+        """Until the device has read what was sent last, with two turns what was sent before that, … Before that,
+        `numbers` may not be written; with several turns they are others behind it."""
         ...
 
     def send(self, words: int) -> None:
@@ -52,7 +55,7 @@ class Fetched(Protocol):
 
 
 class Device(Protocol):
-    def stage(self, words: int) -> Stage: ...
+    def stage(self, words: int, turns: int = 1) -> Stage: ...
 
     def fetch(self, there: torch.Tensor) -> Fetched: ...
 
@@ -76,8 +79,8 @@ class CudaDevice:
         self._pool: tuple[int, int] | None = None
         self._stream: torch.cuda.Stream | None = None
 
-    def stage(self, words: int) -> Stage:
-        return _CudaStage(words, self._device)
+    def stage(self, words: int, turns: int = 1) -> Stage:
+        return _CudaStage(words, self._device, turns)
 
     def fetch(self, there: torch.Tensor) -> Fetched:
         return _CudaFetched(there)
@@ -99,13 +102,15 @@ class CudaDevice:
 
 
 class _CudaStage:
-    def __init__(self, words: int, device: torch.device) -> None:
-        self._host = torch.zeros(words, dtype=torch.int32, pin_memory=True)
-        self.numbers = self._host.numpy()
+    def __init__(self, words: int, device: torch.device, turns: int) -> None:
+        hosts = [torch.zeros(words, dtype=torch.int32, pin_memory=True) for _ in range(turns)]
+        self._turns = deque((host, host.numpy(), torch.cuda.Event()) for host in hosts)
+        self._host, self.numbers, self._sent = self._turns[0]
         self.there = torch.zeros(words, dtype=torch.int32, device=device)
-        self._sent = torch.cuda.Event()
 
     def wait(self) -> None:
+        self._turns.rotate()
+        self._host, self.numbers, self._sent = self._turns[0]
         self._sent.synchronize()
 
     def send(self, words: int) -> None:

@@ -9,6 +9,7 @@ that computes later can't be seen in its results; it checks the order of use ins
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,8 +29,8 @@ class InterpretedDevice:
         self._device = device
         self._capturing = False
 
-    def stage(self, words: int) -> InterpretedStage:
-        return InterpretedStage(words, self)
+    def stage(self, words: int, turns: int = 1) -> InterpretedStage:
+        return InterpretedStage(words, self, turns)
 
     def fetch(self, there: torch.Tensor) -> InterpretedFetched:
         self.not_in_a_capture("fetches results")
@@ -62,14 +63,20 @@ class InterpretedDevice:
 
 
 class InterpretedStage:
-    def __init__(self, words: int, device: InterpretedDevice) -> None:
-        self.numbers = np.zeros(words, np.int32)
+    def __init__(self, words: int, device: InterpretedDevice, turns: int) -> None:
+        # By turn, the last one first: numbers, and what is under way of them.
+        self._turns: deque[tuple[np.ndarray, np.ndarray | None]] = deque(
+            (np.zeros(words, np.int32), None) for _ in range(turns)
+        )
+        self.numbers, self._under_way = self._turns[0]
         self.there = torch.zeros(words, dtype=torch.int32)
         self._device = device
-        self._under_way: np.ndarray | None = None
 
     def wait(self) -> None:
         self._device.not_in_a_capture("waits for the device")
+        self._turns[0] = self.numbers, self._under_way
+        self._turns.rotate()
+        self.numbers, self._under_way = self._turns[0]
         self._check()
         self._under_way = None
 

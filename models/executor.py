@@ -127,6 +127,19 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class Fed(Protocol):
+    """An executor on a device, which can read there the tokens that a verifier has just chosen."""
+
+    # Whether this network can be fed.
+    feeds: bool
+
+    def forward_fed(self, batch: Batch, given: torch.Tensor) -> Output:
+        """`forward`, where a row's token is the place of the row's id among those `given`, int32 on the device. Where
+        no id stands the token is any."""
+        ...
+
+
+@runtime_checkable
 class Contexts(Protocol):
     """An executor of networks with a `context`."""
 

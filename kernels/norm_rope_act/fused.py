@@ -154,6 +154,15 @@ def embed_kernel(tokens, table, out, width: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * width + at, tl.load(table + start + at, mask=inside).to(tl.float32), mask=inside)
 
 
+@triton.jit
+def feed_kernel(tokens, given, VOCABULARY: tl.constexpr):
+    start_next_early()
+    wait_for_kernel_before()
+    at = tokens + tl.program_id(0)
+    token = tl.load(given + tl.load(at))
+    tl.store(at, tl.where((token >= 0) & (token < VOCABULARY), token, 0))
+
+
 def add_norm(
     residual: torch.Tensor,  # [R, H] float32, changed here
     delta: torch.Tensor | None,  # [R, H]
@@ -260,6 +269,11 @@ def embed(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def feed(tokens: torch.Tensor, given: torch.Tensor, vocabulary: int) -> None:
+    """`tokens` [R] int32 are places in `given`, and become the ids that stand there; 0 where none does."""
+    launch(feed_kernel, (len(tokens),), tokens, given, VOCABULARY=vocabulary)
+
+
 def _whole_row(width: int) -> dict[str, int]:
     """A row in one block. From the width alone: the order of a sum must not depend on the number of rows."""
     block = power_of_two(width)
@@ -268,7 +282,7 @@ def _whole_row(width: int) -> dict[str, int]:
 
 def compilations(arch: int) -> Iterator[Compilation]:
     types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
-    types |= {"bias": "*fp32"} | dict.fromkeys(("tokens", "rows", "places", "experts"), "*i32")
+    types |= {"bias": "*fp32"} | dict.fromkeys(("tokens", "given", "rows", "places", "experts"), "*i32")
     for kind, width in (("bf16", 4096), ("fp32", 576)):
         pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "gate", "table", "out"), f"*{kind}")
         row = {"width": width, **_whole_row(width)}
@@ -284,6 +298,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (gated_kernel, piece | {"ACTIVATION": 2, "LIMIT": 7.0, "HAS_BIAS": True}, 4),
             (sigmoid_gated_kernel, piece | {"stride": 3 * width, "ONE": False}, 4),
             (embed_kernel, piece, 4),
+            (feed_kernel, {"VOCABULARY": 128256}, 4),
         ):
             if kernel is embed_kernel:
                 pointers["out"] = "*fp32"

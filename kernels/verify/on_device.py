@@ -46,6 +46,7 @@ _ROWS, _ENTRIES, _WORDS = 8, 4096, 16384
 class Started:
     """Answers under way."""
 
+    there: torch.Tensor  # answers, the tokens first
     told: Fetched
     pieces: list[int]  # a workspace's
     rows: int
@@ -81,11 +82,12 @@ class OnDevice:
         if self._replayed is not None and self._replayed.reads(logits):
             replayed = self._replayed.start(questions, needs)
             if replayed is not None:
-                return Started(*replayed, rows, sequences)
+                there, pieces = replayed
+                return Started(there, self._on(logits.device).fetch(there), pieces, rows, sequences)
         sent = self._send(questions, logits.device)
         work = self._workspace(logits, questions)
         fused.verify(logits, sent, work, needs)
-        return Started(self._on(logits.device).fetch(work.told), work.pieces, rows, sequences)
+        return Started(work.told, self._on(logits.device).fetch(work.told), work.pieces, rows, sequences)
 
     def follow(self, logits: torch.Tensor, buckets: Sequence[int]) -> None:
         """Capture graphs for these logits, which stay in their place: [R, V], R the last of `buckets`."""
@@ -199,15 +201,18 @@ def needs_of(questions: Questions) -> Launches:
     """Which launches the rules need. They are read on the host: reading them on the device would wait for it."""
     rules = questions.records
     sampled = rules["inverse"] != 0.0
+    judged = rules["accept"] != NORMAL
+    penalties = (rules["repetition"] != 1.0) | (rules["presence"] != 0.0) | (rules["frequency"] != 0.0)
+    if not sampled.any():
+        return Launches(bool(penalties.any()), sampled=False, filters=False, judged=bool(judged.any()), long=False)
     filters = (rules["top_k"] > 0) | (rules["top_p"] < 1.0) | (rules["floor"] > -math.inf)
     # Ids that a mask allows may lie together, and then more than k are collected.
     long = (rules["top_k"] > fused.SMALL_K) | (rules["top_k"] <= 0) & (rules["top_p"] < 1.0)
     long |= filters & (questions.masks is not None)
-    judged = (rules["strategy"] != MATCH) & sampled | (rules["accept"] != NORMAL)
-    penalties = (rules["repetition"] != 1.0) | (rules["presence"] != 0.0) | (rules["frequency"] != 0.0)
+    judged |= (rules["strategy"] != MATCH) & sampled
     return Launches(
         penalties=bool(penalties.any()),
-        sampled=bool(sampled.any()),
+        sampled=True,
         filters=bool((filters & sampled).any()),
         judged=bool(judged.any()),
         long=bool((long & sampled).any()),

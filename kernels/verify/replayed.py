@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from kernels.device import Device, Fetched, starts_of
+from kernels.device import Device, starts_of
 from kernels.verify import fused
 from kernels.verify.fused import Launches, Sizes, Workspace, pieces_of
 from kernels.verify.questions import WORDS, Questions
@@ -35,12 +35,11 @@ class Replayed:
         most = self._buckets[-1]
         sizes = (most + 1, most, most, most * WORDS)
         starts = starts_of(sizes)
-        self._stage = stage = device.stage(starts[-1])
+        # Two: a step's questions are asked while the step before it runs, behind whose graph its own were sent.
+        self._stage = stage = device.stage(starts[-1], 2)
         self._rules_at = starts[3]
-        places = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
-        self._begins, self._drafted, self._parents, rules = (stage.numbers[at] for at in places)
-        self._rules = rules.reshape(most, WORDS)
-        self._there = [stage.there[at] for at in places]
+        self._places = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+        self._there = [stage.there[at] for at in self._places]
         self._told = torch.empty(sum(pieces_of(most, most)), dtype=torch.int32, device=logits.device)
         # The largest first: smaller ones fit into the memory it took.
         self._graphs = {
@@ -52,8 +51,8 @@ class Replayed:
     def reads(self, logits: torch.Tensor) -> bool:
         return logits.data_ptr() == self._logits.data_ptr()
 
-    def start(self, questions: Questions, needs: Launches) -> tuple[Fetched, list[int]] | None:
-        """A workspace's answers under way, and its pieces; None: no graph is for this."""
+    def start(self, questions: Questions, needs: Launches) -> tuple[torch.Tensor, list[int]] | None:
+        """Where a workspace's answers will be, and its pieces; None: no graph is for this."""
         if questions.edits is not None or questions.masks is not None or questions.draft_probs is not None:
             return None
         rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
@@ -62,15 +61,16 @@ class Replayed:
             return None
         bucket = self._buckets[place]
         self._stage.wait()
-        self._begins[: sequences + 1] = questions.begins.numpy()
-        self._begins[sequences + 1 : bucket + 1] = rows
-        self._drafted[:rows] = questions.drafted.numpy()
-        self._parents[:rows] = questions.parents.numpy()
-        self._rules[:sequences] = questions.rules.numpy()
+        begins, drafted, parents, rules = (self._stage.numbers[at] for at in self._places)
+        begins[: sequences + 1] = questions.begins.numpy()
+        begins[sequences + 1 : bucket + 1] = rows
+        drafted[:rows] = questions.drafted.numpy()
+        parents[:rows] = questions.parents.numpy()
+        rules[: sequences * WORDS] = questions.rules.numpy().reshape(-1)
         self._stage.send(self._rules_at + sequences * WORDS)
         self._graphs[kind, bucket]()
         pieces = pieces_of(bucket, bucket)
-        return self._device.fetch(self._told[: sum(pieces)]), pieces
+        return self._told[: sum(pieces)], pieces
 
     def _run(self, needs: Launches, rows: int) -> None:
         begins, drafted, parents, rules = self._there

@@ -29,7 +29,7 @@ from kernels import interpreter
 from kernels.device import device_of
 from kernels.gemm import fused as gemm
 from kernels.launch import computes, listed, only_compiling
-from kernels.norm_rope_act.fused import add_norm, embed, norm, norm_wanted, tap
+from kernels.norm_rope_act.fused import add_norm, embed, feed, norm, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options, Output, PageTensor
@@ -77,7 +77,7 @@ class _GpuLayer:
 
 
 class GpuExecutor:
-    """models/executor.py's Executor, and its Chains."""
+    """models/executor.py's Executor, its Chains, and Fed."""
 
     max_rows = MAX_ROWS
     branches = True
@@ -104,6 +104,8 @@ class GpuExecutor:
         if self._fixed_rows:
             self._small.empty(self._fixed_rows)
             self._graphs = Graphs(self._run_fixed, self._taken, self._on, FEW)
+        # Not of other ranks' tokens; and a state would have followed a token that the text doesn't have.
+        self.feeds = self._group is None and self._entry is None and not network.recurrent
         # The inputs of a chain's pass that is too large for a graph.
         self._following: Step | None = None
         # How many steps ran which way: as a "graph", or "eager" because no graph was large enough.
@@ -217,13 +219,20 @@ class GpuExecutor:
 
     # Running ------------------------------------------------------------------------------------------
 
+    def forward_fed(self, batch: Batch, given: torch.Tensor) -> Output:
+        assert self.feeds
+        return self.forward(batch, given=given)
+
     @torch.inference_mode()
-    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
+    def forward(
+        self, batch: Batch, hidden: torch.Tensor | None = None, given: torch.Tensor | None = None
+    ) -> Output:
+        """`given`: as in `forward_fed`."""
         rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
         if self._graphs and (sizes := self._graphs.sizes_of(rows, wanted)):
             self.steps["graph"] += 1
-            self._fork(self._small.put(batch, sizes.rows))
+            self._begin(self._small.put(batch, sizes.rows), rows, given)
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
             # With the head of all rows that it has.
@@ -233,10 +242,10 @@ class GpuExecutor:
             return Output(self._logits[: batch.with_logits], features, final)
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
-        self._fork(step)
-        given = None if hidden is None else hidden.to(self._device, torch.float32)
+        self._begin(step, rows, given)
+        entered = None if hidden is None else hidden.to(self._device, torch.float32)
         final = self._empty_final(wanted)
-        logits = self._run(step, wanted, features, given, final=final, with_logits=batch.with_logits)
+        logits = self._run(step, wanted, features, entered, final=final, with_logits=batch.with_logits)
         return Output(logits, features, final)
 
     @torch.inference_mode()
@@ -252,6 +261,8 @@ class GpuExecutor:
                 hidden = torch.zeros(rows, self._network.hidden_size, device=self._device) if self._entry else None
                 step, features = self._large.put(batch, rows), self._empty_features(rows)
                 self._run(step, wanted, features, hidden)
+                if self.feeds:
+                    feed(step.tokens, step.tokens.clone(), self._network.vocab_size)
                 if self._context is not None:
                     self._store(step, torch.zeros(rows, self._network.hidden_size, device=self._device))
 
@@ -305,10 +316,12 @@ class GpuExecutor:
         logits = self._run(step, rows, features, hidden, self._logits[:rows] if fixed else None)
         return logits, None if features is None else features[:rows]
 
-    def _fork(self, step: Step) -> None:
+    def _begin(self, step: Step, rows: int, given: torch.Tensor | None) -> None:
         """Before the step, and outside of its graph: most steps have no trees."""
         if len(step.forks[0]):
             self._pages.fork(*step.forks)
+        if given is not None:
+            feed(step.tokens[:rows], given, self._network.vocab_size)
 
     def _run_fixed(self, sizes: GraphSizes) -> None:
         rows, wanted = sizes

@@ -168,7 +168,7 @@ class WorkerActor(Actor):
             now=time.monotonic,
             timelines=timelines,
             observe=self._observe if handover else self._metrics.after_step,
-            record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
+            record=Recorder(Path(settings.record_steps)) if settings.record_steps else None,
             lending=handover.lending if handover else None,
             # The mock's answers come in the same pieces whenever it is asked.
             together=TOGETHER if runner.elsewhere and settings.engine == "torch" else 0.0,

@@ -16,6 +16,10 @@ one is committed (scheduling/going_on.py):
 
     run ─▶ launch ─▶ commit, emit ─▶ run ─▶ launch …
 
+and, where the runner reads its tokens on the device, before that one has ended, so that the device never waits:
+
+    launch 2 ─▶ commit, emit 0 ─▶ end of 1 ─▶ launch 3 ─▶ commit, emit 1 ─▶ end of 2 …
+
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """
 
@@ -56,7 +60,7 @@ class Engine:
         now: Callable[[], float],
         timelines: Timelines | None = None,
         observe: Callable[[int, float], None] = lambda rows, seconds: None,
-        record: Callable[[Work, Result], None] = lambda work, result: None,
+        record: Callable[[Work, Result], None] | None = None,
         lending: Lending | None = None,
         together: float = 0.0,
     ) -> None:
@@ -77,6 +81,8 @@ class Engine:
         self._stopping = False
         # Whether a step may be launched before the last one's result is taken, if no draft of the head comes between.
         self._overlaps = runner.elsewhere
+        # The step behind the running one, if it was launched before that one's end.
+        self._ahead: Work | None = None
         # The last step, as long as its result wasn't taken.
         self._untaken: tuple[Work, Result] | None = None
         # The last step, as long as nothing has been learned of it.
@@ -125,14 +131,17 @@ class Engine:
 
     def step(self) -> None:
         """One step of the whole batch. Its result may be taken behind the launch of the next one."""
-        work = self._go_on()
+        work, self._ahead = self._ahead, None
+        if work is None and (work := self._go_on()) is not None:
+            self._runner.launch(work)
         goes_on = work is not None
         if work is None:
             self._take()
             if not self.scheduler.has_work:
                 return
             work = self._planned()
-        self._untaken = work, self._compute(work)
+            self._runner.launch(work)
+        self._untaken = self._compute(work, goes_on)
         drafts_next = not goes_on and any(item.next_budget for item in work.items)
         if self._runner.drafters and not drafts_next:
             # They are only told of the step.
@@ -167,18 +176,33 @@ class Engine:
             drafts |= self._runner.grammar_drafts(drafts, longest)
         return self.scheduler.place(drafts, budgets)
 
-    def _compute(self, work: Work) -> Result:
+    def _compute(self, work: Work, goes_on: bool) -> tuple[Work, Result]:
+        """A step that has been launched. `goes_on`: nothing was decided for it."""
         began = self._now()
-        self._runner.launch(work)
+        if goes_on:
+            self._launch_ahead()
         self._take()
         self._emit(more_soon=not any(len(item.tokens) > 1 for item in work.items))
         self.drafts.ask_ahead(work)
+        if not goes_on:
+            self._launch_ahead()
         result = self._runner.finish()
         self._progress_at = ended = self._now()
-        self._record(work, result)
+        if self._ahead is not None:
+            self.scheduler.saw(result)
+        if self._record is not None:
+            self._record(work, result)
+            self._ahead = None if self._ahead is None else self._ahead.known(result)
         if self._timelines.records:
             self._timelines.stepped(work, result, began, ended)
-        return result
+        return work, result
+
+    def _launch_ahead(self) -> None:
+        """The step behind the one that runs. It isn't where somebody wants to be heard first."""
+        if self._runner.feeds and not self._lending and self._mail.empty() and self.drafts.rest():
+            self._ahead = self.scheduler.ahead()
+            if self._ahead is not None:
+                self._runner.launch(self._ahead)
 
     def _take(self) -> None:
         """Take the last step's result, if that wasn't done."""
@@ -205,6 +229,10 @@ class Engine:
     def _take_mail(self) -> None:
         """Handle all waiting events; wait for one if there is nothing else to do."""
         if not self.scheduler.has_work:
+            if self._ahead is not None:
+                # It was launched before the end of all of its sequences was known.
+                self._untaken, self._ahead = (self._ahead, self._runner.finish()), None
+            self._take()
             self._rest()
         while not self._mail.empty():
             self._take()
@@ -250,7 +278,7 @@ class Engine:
                 self.answers.add(self._timelines.told(item) if self._timelines.records else item)
 
     def _fail_all(self, message: str) -> None:
-        self._untaken = None
+        self._untaken = self._ahead = None
         self._pass_on(self.scheduler.handle(events.EngineFailed(message)))
         self._failed(message)
         # Requests that arrive until the process ends fail, too.

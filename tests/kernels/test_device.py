@@ -47,6 +47,21 @@ def test_a_stage_sent_again_without_waiting_is_found(device: InterpretedDevice) 
         stage.send(4)
 
 
+def test_with_two_turns_the_host_writes_while_the_last_copy_is_under_way(device: InterpretedDevice) -> None:
+    stage = device.stage(4, 2)
+    for turn in range(5):
+        stage.wait()
+        stage.numbers[:] = turn
+        stage.send(4)
+        assert stage.there.tolist() == [turn] * 4
+    before = stage.numbers
+    stage.wait()
+    before[1] = 9
+    stage.send(4)
+    with pytest.raises(OutOfOrder, match="written while"):
+        stage.wait()
+
+
 def test_words_that_were_not_sent_may_be_written_meanwhile(device: InterpretedDevice) -> None:
     stage = device.stage(4)
     stage.send(2)

@@ -58,7 +58,7 @@ class PricedRunner(MockRunner):
 
     def finish(self) -> Result:
         if not self._gpu:
-            self._began = self._now()
+            self._launched[0] = self._launched[0][0], self._now()
         return super().finish()
 
     def _next(self, key: int, position: int, last: int, earliest_end: int) -> int:

@@ -69,14 +69,14 @@ V, EOS = 60, 0
 class ByLastToken:
     """Logits that depend on the last token only: what a model needs of its pages is then nothing."""
 
-    elsewhere = False
+    elsewhere = feeds = False
 
     def __init__(self, logits: Callable[[int], torch.Tensor]) -> None:
         self.facts = Facts(V, 512, (EOS,), 16, 256, branch_pages=BRANCH_PAGES)
         self.verifier = verifier("compiled")
         self._logits = cache(logits)
 
-    def forward(self, rows: Any) -> Output:
+    def forward(self, rows: Any, given: Any = None) -> Output:
         wanted = [self._logits(token) for row in rows for token in row.tokens[row.logits_from :]]
         return Output(torch.stack(wanted) if wanted else torch.empty(0, V))
 

@@ -152,6 +152,29 @@ def test_drafts_change_no_text(
     assert ran["graph"] and ran["eager"] and late() == 0
 
 
+def test_steps_launched_before_the_last_ones_tokens_are_known_change_no_text(
+    plain: TorchModel, fused: TorchModel, late: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ends with a stop id, which shows only when it has a row more."""
+    prompts = [each["prompt"][:9] for each in requests()[:3]]
+    sampled = {"temperature": 0.9, "seed": 3, "top_p": 0.9}
+    kinds: list[dict[str, Any]] = [{}, sampled, sampled | {"seed": 4, "logit_bias": {7: 2.0}}]
+    wanted = [{"prompt": prompt, "max_tokens": 14, **kind} for prompt, kind in zip(prompts, kinds, strict=True)]
+    wanted[1]["stop_token_ids"] = [run(plain, None, wanted[1:2], method="naive").texts[0][7]]
+    expected = run(plain, None, wanted, method="naive").texts
+    assert len(expected[1]) < 8 and len(expected[2]) == 14
+    fed: list[int] = []
+
+    def forward_fed(batch: Any, given: Any) -> Any:
+        fed.append(len(batch.tokens))
+        return own(batch, given)
+
+    own = fused.executor.forward_fed  # type: ignore[attr-defined]
+    monkeypatch.setattr(fused.executor, "forward_fed", forward_fed)
+    assert run(fused, None, wanted, method="naive").texts == expected
+    assert len(fed) > 6 and max(fed) == 3 and late() == 0
+
+
 def test_drafts_change_no_text_of_a_hybrid(tmp_path: Path, late: Callable[[], int]) -> None:
     """A prompt is computed in chunks, and 4 pages are too few for both."""
     parity.save_tiny(Qwen3_5TextConfig, tmp_path, **HYBRID)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -113,7 +114,9 @@ class MockRunner:
         self.profile = profile
         self.steps = 0
         self._known: dict[int, NewSequence] = {}
-        self._began, self._work = 0.0, Work()
+        # Steps that aren't finished, and when they were launched; then the last one that is, and when it was over.
+        self._launched: deque[tuple[Work, float]] = deque()
+        self._work, self._result, self._ended = Work(), Result([]), 0.0
         self._sleep = sleep
         self._now = now
         # In units of 2**-16.
@@ -123,6 +126,10 @@ class MockRunner:
     def drafters(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def feeds(self) -> bool:
+        return not self.drafters
+
     def counts(self) -> dict[str, int]:
         return {}
 
@@ -131,7 +138,7 @@ class MockRunner:
 
     def launch(self, work: Work) -> None:
         profile = self.profile
-        self._began, self._work = self._now(), work
+        self._launched.append((work, self._now()))
         for new in work.new:
             self._known[new.sequence_id] = new
         for sequence_id in work.ended:
@@ -144,14 +151,21 @@ class MockRunner:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")
 
     def finish(self) -> Result:
-        left = self._began + self.seconds(self._work) - self._now()
+        work, launched = self._launched.popleft()
+        began = max(launched, self._ended)
+        self._ended = began + self.seconds(work)
+        left = self._ended - self._now()
         if left > 0:
             self._sleep(left)
-        verdicts = [self._verdict(item) if item.verify else None for item in self._work.items]
-        scores = {item.sequence_id: self._score(item) for item in self._work.items if item.scored}
-        pooled = [item.sequence_id for item in self._work.items if item.pooled and item.verify]
+        lasts = self._fed(work) if work.fed else [item.tokens[-1] for item in work.items]
+        verdicts = [
+            self._verdict(item, last) if item.verify else None for item, last in zip(work.items, lasts, strict=True)
+        ]
+        scores = {item.sequence_id: self._score(item) for item in work.items if item.scored}
+        pooled = [item.sequence_id for item in work.items if item.pooled and item.verify]
         embeddings = {sequence_id: self._embedding(self._known[sequence_id]) for sequence_id in pooled}
-        return Result(verdicts, self._now() - self._began, scores, embeddings)
+        self._work, self._result = work, Result(verdicts, self._now() - began, scores, embeddings)
+        return self._result
 
     def draft(self) -> Drafted:
         return Drafted()
@@ -163,14 +177,18 @@ class MockRunner:
             return profile.step_ms / 1e3
         return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(item.rows for item in work.items)
 
-    def _verdict(self, item: SequenceWork) -> Verdict:
+    def _fed(self, work: Work) -> list[int]:
+        """Tokens of the step before; any of one that failed there."""
+        given = [self._result.verdicts[place] for place in work.fed]
+        return [verdict.tokens[-1] if verdict is not None and verdict.tokens else FIRST for verdict in given]
+
+    def _verdict(self, item: SequenceWork, last: int) -> Verdict:
         if item.pooled:
             return Verdict([], 0)
         known, draft = self._known[item.sequence_id], item.draft
         fail_every, position = self.profile.fail_every, item.position
         if fail_every and item.sequence_id % fail_every == 0 and position > known.prompt_tokens:
             return Verdict([], 0, failure="the engine fails this sequence, as fail_every asks")
-        last = item.tokens[-1]
         key, accept = self._key(known), known.verification.accept_policy
         earliest_end = known.prompt_tokens + known.sampling.min_tokens
         tokens: list[int] = []

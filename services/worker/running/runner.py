@@ -67,7 +67,8 @@ class PageMemory(Protocol):
 
 
 class Runner(Protocol):
-    """One step at a time: `launch`, then `finish`, then `draft`, all called from one thread."""
+    """One step at a time: `launch`, then `finish`, then `draft`, all called from one thread. Where a step `feeds` the
+    next one, that may be launched before it is finished."""
 
     @property
     def facts(self) -> Facts: ...
@@ -105,10 +106,15 @@ class Runner(Protocol):
         """Begin a step."""
         ...
 
+    @property
+    def feeds(self) -> bool:
+        """Whether the step that was launched last may be followed by one that is fed (Work.fed)."""
+        ...
+
     def finish(self) -> Result:
-        """Wait for the launched step. The failure of a single sequence is in its verdict; an exception means that the
-        whole step failed. The same text gives the same token, whatever else is in the step, whatever was drafted and
-        however often it is computed."""
+        """Wait for the launched step, the first of two. The failure of a single sequence is in its verdict; an
+        exception means that the whole step failed. The same text gives the same token, whatever else is in the step,
+        whatever was drafted and however often it is computed."""
         ...
 
     def draft(self) -> Drafted:

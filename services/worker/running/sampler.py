@@ -186,12 +186,15 @@ def questions_of(
     any_masks = any(sampler.masked for sampler in samplers)
     if any_masks:
         masked = _to_limits(items, samplers, masked)
-    sizes = np.array([len(item.draft.tokens) + 1 for item in items], np.int32)
-    begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    lengths = [len(item.draft.tokens) for item in items]
+    drafts = any(lengths)
+    begins = np.arange(len(items) + 1, dtype=np.int32)
+    if drafts:
+        begins[1:] += np.cumsum(lengths, dtype=np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
     parents = np.arange(-1, begins[-1] - 1, dtype=np.int32)
     parents[begins[:-1]] = -1
-    for begin, item, sampler in zip(begins.tolist(), items, samplers, strict=False):
+    for begin, item, sampler in zip(begins.tolist(), items, samplers, strict=False) if drafts else ():
         draft = item.draft
         if not draft.tokens:
             continue
@@ -212,7 +215,7 @@ def questions_of(
         parents=torch.from_numpy(parents),
         edits=_edits(items, samplers) if any(sampler.edited for sampler in samplers) else None,
         masks=_masks(items, samplers, masked) if any_masks else None,
-        draft_probs=_draft_probs(items, begins, vocab_size),
+        draft_probs=_draft_probs(items, begins, vocab_size) if drafts else None,
     )
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from models.batch import Bounds, Stretch, tree_slots
+from models.batch import Bounds, Stretch, make_batch, tree_slots
 from models.branches import own_pages
-from models.executor import Executor, Output
+from models.executor import Executor, Fed, Output
 from models.passes import forward
 from services.worker.parallel.executor import ParallelExecutor
 from services.worker.running.head import HeadModel, ResidualModel
@@ -37,22 +37,34 @@ class TorchModel:
         self.verifier = verifier
         self.elsewhere = elsewhere
         self.executor = executor
+        self._fed = executor if isinstance(executor, Fed) and executor.feeds else None
         # Of a GPU's steps and of ranks, for metrics.
         self.counts: Callable[[], dict[str, int]] = dict
         self._bounds = Bounds(facts.vocab_size, facts.max_context, facts.pages + facts.branch_pages)
         # Of the last call.
         self._stretches: Sequence[Stretch] = ()
 
-    def forward(self, stretches: Sequence[Stretch]) -> Output:
+    @property
+    def feeds(self) -> bool:
+        """Whether `forward` may be given the last step's tokens on the device."""
+        return self._fed is not None
+
+    def forward(self, stretches: Sequence[Stretch], given: torch.Tensor | None = None) -> Output:
         """Logits of the wanted rows, float32 [wanted, vocab_size], and with taps the features of all rows, both in
         the given order. They are valid until the next call. Spare pages for trees are given here.
 
+        `given`: each token is the place of its id there, on the device.
         With facts.strict a row's logits have the same bits in any batch and however its prompt was split.
         """
         if not stretches:
             return Output(torch.empty(0, self.facts.vocab_size))
         self._stretches = stretches
         self._give_spare_pages(stretches)
+        if given is not None:
+            assert self._fed is not None
+            batch = make_batch(stretches, self.facts.page_tokens)
+            self._bounds.check(batch)
+            return self._fed.forward_fed(batch, given)
         return forward(self.executor, stretches, self.facts.page_tokens, bounds=self._bounds)
 
     def _give_spare_pages(self, stretches: Sequence[Stretch]) -> None:

@@ -8,6 +8,7 @@ answers them, speculation/heads makes the next drafts.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -50,7 +51,12 @@ class Model(Protocol):
         """Whether `forward` returns before anything is computed."""
         ...
 
-    def forward(self, rows: Items[Stretch]) -> Output: ...
+    @property
+    def feeds(self) -> bool:
+        """Whether it can be `given` the tokens of the verifier's last answers, on the device."""
+        ...
+
+    def forward(self, rows: Items[Stretch], given: torch.Tensor | None = None) -> Output: ...
     def page_memory(self) -> PageMemory: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def copy_state(self, source: int, target: int) -> None: ...
@@ -108,6 +114,19 @@ class _Verification:
     under_way: UnderWay | None = None
 
 
+@dataclass(slots=True)
+class _Launched:
+    """A step that isn't finished."""
+
+    work: Work
+    # When its pass began.
+    began: float = 0.0
+    # Where it is computed elsewhere.
+    output: Output | None = None
+    # Where all that is asked was known at the launch.
+    verification: _Verification | None = None
+
+
 class TorchRunner:
     """services/worker/running/runner.py's Runner."""
 
@@ -126,12 +145,11 @@ class TorchRunner:
         self._samplers: dict[int, Sampler] = {}
         self._pools: dict[int, Pool] = {}
         self._masking = Masking()
-        self._work = Work()
-        self._output: Output | None = None
-        self._verification: _Verification | None = None
+        self._launched: deque[_Launched] = deque()
+        # Of the last finished step its work, and when that was.
+        self._work, self._ended = Work(), 0.0
         # What the drafters haven't read yet.
         self._finished: tuple[list[Verdict | None], torch.Tensor | None] | None = None
-        self._began = 0.0
 
     @property
     def elsewhere(self) -> bool:
@@ -152,8 +170,11 @@ class TorchRunner:
         return found | drafts_to_limits(limits, {**drafts, **found}, longest)
 
     def launch(self, work: Work) -> None:
+        if work.fed:
+            with torch.inference_mode():
+                self._launched.append(self._launch_fed(work))
+            return
         assert self._finished is None or not self._drafters.names, "the drafters read every step"
-        self._work = work
         for sequence_id in work.ended:
             self._samplers.pop(sequence_id, None)
             self._pools.pop(sequence_id, None)
@@ -175,17 +196,45 @@ class TorchRunner:
                 self._model.copy_page(source, target)
             for source, target in work.states:
                 self._model.copy_state(source, target)
+            launched = _Launched(work)
             if self._model.elsewhere:
-                self._output = self._forward()
-                self._start_verification(self._output.logits)
+                output = launched.output = self._forward(launched)
+                launched.verification = self._start_verification(work.items, output.logits)
+            self._launched.append(launched)
+
+    def _launch_fed(self, work: Work) -> _Launched:
+        """One row of each, all of which were in the step before."""
+        began = time.perf_counter()
+        before = self._launched[-1].verification
+        assert before is not None and before.under_way is not None
+        rows = [
+            Stretch([place], item.start, item.pages, 0, state=item.state, settled=item.start + 1)
+            for item, place in zip(work.items, work.fed, strict=True)
+        ]
+        output = self._model.forward(rows, before.under_way.there)
+        asked = self._asked(work.items, [before.samplers[place] for place in work.fed], {})
+        self._start(asked, output.logits)
+        return _Launched(work, began, output, asked)
+
+    @property
+    def feeds(self) -> bool:
+        """Nobody reads its logits or features once it is verified, and its tokens change nothing of what is asked next.
+        """
+        verification = self._launched[-1].verification
+        if verification is None or not self._model.feeds or self._drafters.names:
+            return False
+        return not any(sampler.follows or sampler.logprobs >= 0 for sampler in verification.samplers)
 
     def finish(self) -> Result:
         with torch.inference_mode():
-            output, self._output = self._output or self._forward(), None
-            work = self._work
+            launched = self._launched.popleft()
+            work = self._work = launched.work
+            if work.fed:
+                return self._finish_fed(launched)
+            output = launched.output or self._forward(launched)
             embeddings = self._pool(work.items, output)
             logits, scores = self._score(work.items, output.logits)
-            verdicts = self._verify(work.items, logits, self._masking.take())
+            verdicts = self._verify(work.items, logits, self._masking.take(), launched.verification)
             for index, item in enumerate(work.items):
                 if item.scored and item.sequence_id not in scores:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
@@ -198,7 +247,19 @@ class TorchRunner:
             # behind `emit` lets the event loop run: it sends all of the step's tokens while the next step waits.
             features = output.features if self._drafters.reads else None
             self._finished = verdicts, None if features is None else features.clone()
-            return Result(verdicts, time.perf_counter() - self._began, scores, embeddings)
+            return Result(verdicts, self._seconds(launched), scores, embeddings)
+
+    def _finish_fed(self, launched: _Launched) -> Result:
+        asked = launched.verification
+        assert asked is not None and asked.under_way is not None
+        verdicts: list[Verdict | None] = [*_verdicts(asked.under_way.wait(), range(len(asked.items) + 1))]
+        self._finished = verdicts, None
+        return Result(verdicts, self._seconds(launched))
+
+    def _seconds(self, launched: _Launched) -> float:
+        """Of a step that ends now, since the one before it has ended."""
+        began, self._ended = max(launched.began, self._ended), time.perf_counter()
+        return self._ended - began
 
     def draft(self) -> Drafted:
         assert self._finished is not None, "behind a step that is finished"
@@ -208,9 +269,9 @@ class TorchRunner:
             drafts = self._drafters.step(self._work.items, verdicts, features)
         return Drafted(drafts, time.perf_counter() - began, self._drafters.reading_seconds, [*self._drafters.lost])
 
-    def _forward(self) -> Output:
-        self._began = time.perf_counter()
-        return self._model.forward([_rows(item) for item in self._work.items])
+    def _forward(self, launched: _Launched) -> Output:
+        launched.began = time.perf_counter()
+        return self._model.forward([_rows(item) for item in launched.work.items])
 
     def _pool(self, items: list[SequenceWork], output: Output) -> dict[int, bytes]:
         if not any(item.pooled for item in items):
@@ -228,14 +289,19 @@ class TorchRunner:
         return score(self._model.verifier, items, logits, counts)
 
     def _verify(
-        self, items: list[SequenceWork], logits: torch.Tensor, masked: dict[int, RowMasks | None]
+        self,
+        items: list[SequenceWork],
+        logits: torch.Tensor,
+        masked: dict[int, RowMasks | None],
+        asked: _Verification | None,
     ) -> list[Verdict | None]:
-        """
+        """`asked`: with the launch.
+
         items       a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0
         """
-        asked, self._verification = self._verification, None
-        if asked is None and (asked := self._asked(items, masked)) is None:
+        asked = asked or self._asked_of(items, masked)
+        if asked is None:
             return [None] * len(items)
         verified, samplers, questions = asked.items, asked.samplers, asked.questions
         under_way = asked.under_way
@@ -256,22 +322,27 @@ class TorchRunner:
         following = iter(verdicts)
         return [next(following) if item.chooses else None for item in items]
 
-    def _start_verification(self, logits: torch.Tensor) -> None:
+    def _start_verification(self, items: list[SequenceWork], logits: torch.Tensor) -> _Verification | None:
         """Where all that it needs is known. Masks come beside the model; scores of prompts use the same logits."""
-        self._verification = None
-        items = self._work.items
         if any(item.scored or self._samplers[item.sequence_id].masked_late for item in items):
-            return
-        asked = self._asked(items, {})
+            return None
+        asked = self._asked_of(items, {})
         if asked is not None:
-            asked.under_way = cast(VerifierElsewhere, self._model.verifier).start(logits, asked.questions)
-            self._verification = asked
+            self._start(asked, logits)
+        return asked
 
-    def _asked(self, items: list[SequenceWork], masked: Mapping[int, RowMasks | None]) -> _Verification | None:
+    def _start(self, asked: _Verification, logits: torch.Tensor) -> None:
+        asked.under_way = cast(VerifierElsewhere, self._model.verifier).start(logits, asked.questions)
+
+    def _asked_of(self, items: list[SequenceWork], masked: Mapping[int, RowMasks | None]) -> _Verification | None:
         verified = [item for item in items if item.chooses]
         if not verified:
             return None
-        samplers = [self._samplers[item.sequence_id] for item in verified]
+        return self._asked(verified, [self._samplers[item.sequence_id] for item in verified], masked)
+
+    def _asked(
+        self, verified: list[SequenceWork], samplers: list[Sampler], masked: Mapping[int, RowMasks | None]
+    ) -> _Verification:
         return _Verification(verified, samplers, questions_of(verified, samplers, self.facts.vocab_size, masked))
 
     def _keep(self, items: list[SequenceWork], answers: Answers, begins: list[int]) -> None:
@@ -310,7 +381,7 @@ class TorchRunner:
             at += len(verdict.tokens)
 
 
-def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
+def _verdicts(answers: Answers, begins: Items[int]) -> list[Verdict]:
     tokens, accepted, failed = answers.tokens.tolist(), answers.accepted.tolist(), answers.failed.tolist()
     return [
         Verdict([], 0, failure=NOT_FINITE)

@@ -26,6 +26,11 @@ class Verifier(Protocol):
 
 
 class UnderWay(Protocol):
+    @property
+    def there(self) -> torch.Tensor:
+        """Answers.tokens on the device, until the next questions are asked."""
+        ...
+
     def wait(self) -> Answers: ...
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from models.branches import branches_of
@@ -38,6 +38,8 @@ class NewSequence:
 
 # Of all work without any: nobody changes it.
 NO_TOKENS: list[int] = []
+# In place of one that isn't known.
+NO_TOKEN: list[int] = [0]
 
 
 class SequenceWork(NamedTuple):
@@ -100,13 +102,23 @@ class DraftBudget(NamedTuple):
 @dataclass(slots=True)
 class Work:
     """A step. The runner first adds the `new` sequences, forgets the `ended` ones, copies pages and `states` (source,
-    target) one after the other, then computes and verifies the rows of `items`."""
+    target) one after the other, then computes and verifies the rows of `items`. `fed`: the step before isn't finished,
+    and its tokens are read where they are computed: of each item the place, in that step, of the item that gives it
+    its token."""
 
     items: list[SequenceWork] = field(default_factory=list)
     new: list[NewSequence] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     states: list[tuple[int, int]] = field(default_factory=list)
+    fed: list[int] = field(default_factory=list)
+
+    def known(self, before: Result) -> Work:
+        """A step that is fed, with its tokens, once the step before it has this result."""
+        given = (before.verdicts[place] for place in self.fed)
+        tokens = [NO_TOKEN if verdict is None else verdict.tokens[:1] or NO_TOKEN for verdict in given]
+        items = [item._replace(tokens=each) for item, each in zip(self.items, tokens, strict=True)]
+        return replace(self, items=items, fed=[])
 
 
 class TopId(NamedTuple):

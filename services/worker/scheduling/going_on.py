@@ -3,23 +3,32 @@ they mean for texts, messages and ends is worked out while it runs.
 
     verdicts ─▶ next ─▶ launch ─▶ StepDone of the step before
 
-Each sequence has one row: the token that it was just given. Those that end with it leave. Sequences don't have the
-token yet, so positions are counted here. Where anything is to be decided (who is let in, who loses pages, what is
-drafted), there is no next step: planning.py makes it once the verdicts are taken. That is the reference: it makes the
-same step of the same verdicts.
+Each sequence has one row: the token that it was just given, perhaps behind its prompt. Those that end with it leave.
+Sequences don't have the token yet, so positions are counted here. Where anything is to be decided (who is let in, who
+loses pages, what is drafted), there is no next step: planning.py makes it once the verdicts are taken. That is the
+reference: it makes the same step of the same verdicts.
+
+Where tokens can be read on the device, the next step doesn't wait for the verdicts. One that ends with its token, as
+they say afterwards, has a row too many, of which nothing comes, and leaves one step later:
+
+    step 1 runs ─▶ ahead ─▶ step 2 is launched ─▶ verdicts of step 1 ─▶ saw ─▶ ahead ─▶ step 3 is launched …
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
+from typing import TypeVar
 
 from services.api.drafter import NO_DRAFT
 from services.worker.cache.pages import Pages
-from services.worker.running.work import NO_TOKENS, SequenceWork, Verdict
+from services.worker.running.work import NO_TOKEN, NO_TOKENS, SequenceWork, Verdict
 from services.worker.scheduling.planning import Planned
 from services.worker.scheduling.sequence import Sequence, SequenceState
+
+Value = TypeVar("Value")
 
 # SequenceWork(*row) without a call of a Python function for each.
 _work = partial(tuple.__new__, SequenceWork)
@@ -28,8 +37,8 @@ _ALONE = (NO_DRAFT, 0, 0.0, NO_TOKENS, 0)
 
 
 def only_go_on(items: list[Planned], placed: list[SequenceWork]) -> bool:
-    """Whether each of them has one row that gives a token, and nothing else, as its next one would."""
-    return all(item.count == 1 and item.verify and not item.sequence.forces_text for item in items) and all(
+    """Whether each of them is given a token and nothing else, perhaps its first, so that it has one row next."""
+    return all(item.verify and not item.sequence.forces_text for item in items) and all(
         work[5:-1] == _ALONE for work in placed
     )
 
@@ -40,13 +49,17 @@ class GoingOn:
     def __init__(self, items: list[Planned], placed: list[SequenceWork], pages: Pages, page_tokens: int) -> None:
         self.items = items
         self._ids = [work.sequence_id for work in placed]
-        # Positions of their rows.
-        self._starts = [work.start for work in placed]
+        # Positions of their rows, of a prompt the last one's.
+        self._starts = [work.position - 1 for work in placed]
         self._pages_of = [work.pages for work in placed]
         self._states = [work.state for work in placed]
         self._pages, self._page_tokens = pages, page_tokens
         self._stop_ids: frozenset[int] = frozenset().union(*(item.sequence.stop_ids for item in items))
         self._step = 0
+        # Places of those that have ended and have a row in the step that runs.
+        self._ended: set[int] = set()
+        # By place, in the step that was made ahead, the place in the one before.
+        self._fed: list[int] = []
         # By step: those that come to the end of their pages or to their limit.
         self._due: dict[int, list[Sequence]] = {}
         for item, start in zip(items, self._starts, strict=True):
@@ -57,16 +70,43 @@ class GoingOn:
         tokens = [[] if verdict is None else verdict.tokens for verdict in verdicts]
         if set(map(len, tokens)) != {1}:
             return None
+        left = self._advance()
+        left |= self._stopped(tokens)
+        if not self._all_go_on(left):
+            return None
+        return self._rows(self._leave(left, tokens)) or None
+
+    def ahead(self) -> tuple[list[SequenceWork], list[int]] | None:
+        """The step after one that has no verdicts yet, and by item, whose item there gives its token. None: as `next`.
+        """
+        left = self._advance()
+        if not self._all_go_on(left):
+            return None
+        self._fed = self._leave(left, list(range(len(self._ids))))
+        return (self._rows(repeat(NO_TOKEN)), self._fed) if self._fed else None
+
+    def saw(self, verdicts: list[Verdict | None]) -> None:
+        """Of the step before the one that was made ahead."""
+        given = [verdicts[place] for place in self._fed]
+        tokens = [NO_TOKENS if verdict is None else verdict.tokens for verdict in given]
+        failed = {place for place, each in enumerate(tokens) if not each}
+        self._ended = failed | self._stopped([each or NO_TOKEN for each in tokens])
+
+    def _advance(self) -> set[int]:
+        """To the next step. The places of those that have no row there, as far as that is known."""
         self._step += 1
         self._starts = [start + 1 for start in self._starts]
-        left = self._stopped(tokens)
-        for sequence in self._due.pop(self._step, ()):
-            if sequence.state is SequenceState.RUNNING and not self._goes_on(sequence, left):
-                return None
-        if left:
-            tokens = self._leave(left, tokens)
+        ended, self._ended = self._ended, set()
+        return ended
+
+    def _all_go_on(self, left: set[int]) -> bool:
+        """Whether nobody lacks a page. Those that come to their limit join those that have left."""
+        due = self._due.pop(self._step, ())
+        return all(self._goes_on(each, left) for each in due if each.state is SequenceState.RUNNING)
+
+    def _rows(self, tokens: Iterable[list[int]]) -> list[SequenceWork]:
         rows = zip(self._ids, tokens, self._starts, self._pages_of, repeat(True), *map(repeat, _ALONE), self._states)
-        return list(map(_work, rows)) or None
+        return list(map(_work, rows))
 
     def _expect(self, sequence: Sequence, start: int) -> None:
         # One that only has its prompt scored is beyond its limit.
@@ -99,12 +139,14 @@ class GoingOn:
             if token in item.sequence.stop_ids and start >= item.sequence.min_length
         }
 
-    def _leave(self, left: set[int], tokens: list[list[int]]) -> list[list[int]]:
-        """Returns the tokens of the others."""
+    def _leave(self, left: set[int], values: list[Value]) -> list[Value]:
+        """Returns the values of the others."""
+        if not left:
+            return values
         stay = [place for place in range(len(self._ids)) if place not in left]
         self.items = [self.items[place] for place in stay]
         self._ids = [self._ids[place] for place in stay]
         self._starts = [self._starts[place] for place in stay]
         self._pages_of = [self._pages_of[place] for place in stay]
         self._states = [self._states[place] for place in stay]
-        return [tokens[place] for place in stay]
+        return [values[place] for place in stay]

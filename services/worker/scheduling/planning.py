@@ -123,6 +123,10 @@ class Planner:
         self._joined = bool(new)
         return copies
 
+    def may_admit(self) -> bool:
+        """Whether one that waits may run in the next step, if it finds pages."""
+        return bool(self.waiting) and self._next()[0] is not None
+
     def _next(self) -> tuple[Sequence | None, Sequence | None]:
         """The next one to run, and the one that gives way to it where no place is free: the last one of the key that
         has the most. One that has given way returns once no other key has less than its part."""

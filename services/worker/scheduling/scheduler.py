@@ -17,13 +17,15 @@ not be computed. Drafts are speculation/'s.
 Where all sequences only go on, `go_on` makes the next step of a result that hasn't been taken yet (going_on.py):
 
     (a step) ─▶ go_on ─▶ (the next step) ─▶ StepDone of the first, while the next one runs
+
+or, without its result, `ahead` makes the next step of one that has been launched.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from services.api.drafter import Draft
 from services.api.messages import Finished
@@ -53,6 +55,15 @@ from services.worker.scheduling.sequence import Sequence, SequenceState, Tally
 NO_DRAFTS: Mapping[int, Draft] = {}
 
 
+class Underway(NamedTuple):
+    """A step whose result hasn't been taken."""
+
+    items: list[Planned]
+    placed: list[SequenceWork]
+    # Made before the result of the step before it was known: some of its sequences may have ended.
+    ahead: bool = False
+
+
 class Scheduler:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -69,8 +80,8 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._deadlines: Queue[Sequence] = Queue()
         self._plan: Plan | None = None
-        # Steps whose results haven't been taken: none, one, or one that was computed and the next one.
-        self._underway: deque[tuple[list[Planned], list[SequenceWork]]] = deque()
+        # None, one, or some of which each goes on with the one before.
+        self._underway: deque[Underway] = deque()
         self._going_on: GoingOn | None = None
         # Sequences that the runner knows and that have ended since the last step.
         self._ended: list[int] = []
@@ -104,6 +115,9 @@ class Scheduler:
     # Events --------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Output]:
+        if not isinstance(event, StepDone):
+            # What comes next is planned.
+            self._going_on = None
         self._HANDLERS[type(event)](self, event)
         out, self._out = self._out, []
         return out
@@ -145,7 +159,7 @@ class Scheduler:
         self.draining = True
 
     def _engine_failed(self, event: EngineFailed) -> None:
-        self._plan = self._going_on = None
+        self._plan = None
         self._underway.clear()
         for sequence in list(self._sequences.values()):
             self._fail(sequence, "engine", event.message, retryable=True)
@@ -166,7 +180,7 @@ class Scheduler:
         assert self._plan is not None
         plan, self._plan = self._plan, None
         items = self.planner.place(plan, drafts, budgets)
-        self._underway.append((plan.items, items))
+        self._underway.append(Underway(plan.items, items))
         new = [self._introduced(item.sequence) for item in plan.items if not item.sequence.introduced]
         ended, self._ended = self._ended, []
         return Work(items, new, ended, plan.copies, self.planner.sharing.take_state_copies())
@@ -174,20 +188,42 @@ class Scheduler:
     def go_on(self, result: Result) -> Work | None:
         """The step after the one that has this result, if nothing is to be decided for it. StepDone, with the result,
         comes behind; all other events behind that. None: first take the result, then schedule."""
-        [(items, placed)] = self._underway
-        if self.waiting or len(items) < len(self.running):
-            return None
-        if self._going_on is None:
-            if not only_go_on(items, placed):
-                return None
-            self._going_on = GoingOn(items, placed, self.pages, self.limits.page_tokens)
-        following = self._going_on.next(result.verdicts)
-        if following is None:
+        assert len(self._underway) == 1
+        going_on = self._goes_on()
+        following = None if going_on is None else going_on.next(result.verdicts)
+        if going_on is None or following is None:
             self._going_on = None
             return None
-        self._underway.append((self._going_on.items, following))
+        self._underway.append(Underway(going_on.items, following))
         ended, self._ended = self._ended, []
         return Work(following, ended=ended)
+
+    def ahead(self) -> Work | None:
+        """The step after the last one, whose result isn't known: its tokens are fed to it. Once that is known, `saw` is
+        told, and its StepDone comes behind. None: wait for it."""
+        going_on = self._goes_on()
+        found = None if going_on is None else going_on.ahead()
+        if going_on is None or found is None:
+            self._going_on = None
+            return None
+        following, fed = found
+        self._underway.append(Underway(going_on.items, following, ahead=True))
+        # The runner hears later of those that have ended: they may be in the step before.
+        return Work(following, fed=fed)
+
+    def saw(self, result: Result) -> None:
+        """That of the step before one that was made ahead."""
+        if self._going_on is not None:
+            self._going_on.saw(result.verdicts)
+
+    def _goes_on(self) -> GoingOn | None:
+        """None: something is to be decided for the next step, as far as the last one shows."""
+        items, placed, ahead = self._underway[-1]
+        if len(items) < len(self.running) or self.planner.may_admit():
+            return None
+        if self._going_on is None and not ahead and only_go_on(items, placed):
+            self._going_on = GoingOn(items, placed, self.pages, self.limits.page_tokens)
+        return self._going_on
 
     def took(self, rows: int, seconds: float) -> None:
         """The time of a step of so many rows."""
@@ -203,13 +239,14 @@ class Scheduler:
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:
-        items, placed = self._underway.popleft()
+        items, placed, ahead = self._underway.popleft()
         result = event.result
         assert len(result.verdicts) == len(items), "one verdict for each item"
         if result.prompt_logprobs or result.embeddings:
             self._take_of_prompts(items, result)
         for item, verdict, work in zip(items, result.verdicts, placed, strict=True):
-            self._commit(item, verdict, work.draft)
+            if not ahead or item.sequence.state is SequenceState.RUNNING:
+                self._commit(item, verdict, work.draft)
 
     def _take_of_prompts(self, items: list[Planned], result: Result) -> None:
         """What the step computed of prompts beside keys and values."""

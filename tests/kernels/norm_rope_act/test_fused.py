@@ -95,6 +95,13 @@ def test_rows_of_the_table_come_exactly(dtype: torch.dtype) -> None:
     assert_same_bits(fused.embed(tokens.to(table.device), table), table[tokens.long()].float())
 
 
+def test_rows_are_fed_with_the_ids_at_their_places_and_with_any_where_there_is_none() -> None:
+    given = torch.tensor([7, 99, -5, 100, 2**31 - 1], dtype=torch.int32, device=device())
+    tokens = torch.tensor([1, 0, 0, 2, 3, 4, 3], dtype=torch.int32, device=device())
+    fused.feed(tokens[:6], given, 100)
+    assert tokens.tolist() == [99, 7, 7, 0, 0, 0, 3]
+
+
 @BOTH
 @pytest.mark.parametrize("width", [1, 72, 1100])
 def test_numbers_are_gated_each_by_its_own_or_by_one_a_row(dtype: torch.dtype, width: int) -> None:

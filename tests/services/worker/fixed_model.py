@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -22,7 +23,7 @@ class FixedModel:
         """With `elsewhere`, as on a GPU, `forward` and the verifier's kernels have only begun when they return. `notes`
         says in which order they were called."""
         self.facts = Facts(100, 64, (0,), 4, 32, branch_pages=BRANCH_PAGES)
-        self.elsewhere = elsewhere
+        self.elsewhere = self.feeds = elsewhere
         self.verifier = self
         self.notes: list[str] = []
         self.kept: list[tuple[int, list[int]]] = []
@@ -30,8 +31,10 @@ class FixedModel:
         self._judge = verifier(executor)
         self.logprobs = self._judge.logprobs
 
-    def forward(self, rows: Sequence[Stretch]) -> Output:
-        self.notes.append("forward")
+    def forward(self, rows: Sequence[Stretch], given: torch.Tensor | None = None) -> Output:
+        self.notes.append("forward" if given is None else "forward, fed")
+        if given is not None:
+            rows = [replace(row, tokens=given[list(row.tokens)].tolist()) for row in rows]
         wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
         logits = torch.zeros(len(wanted), 100)
         for place, token in enumerate(wanted):
@@ -47,7 +50,7 @@ class FixedModel:
 
     def start(self, logits: torch.Tensor, questions: Questions) -> UnderWay:
         answers = self.verify(logits, questions)
-        return SimpleNamespace(wait=lambda: answers)
+        return SimpleNamespace(wait=lambda: answers, there=answers.tokens)
 
     def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
         self.kept += paths

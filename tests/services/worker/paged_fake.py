@@ -9,6 +9,7 @@ the text that came of its own verdicts. The rest of a page is poison as soon as 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
@@ -80,7 +81,9 @@ class PagedFake:
         self.salts: dict[int, str] = {}
         self._texts: dict[int, list[int]] = {}
         self._pooled: dict[int, list[int]] = {}
-        self._work = Work()
+        # Steps that aren't finished: as late as can be, they run when they are waited for.
+        self._launched: deque[Work] = deque()
+        self._last = Result([])
         self._eos_every = eos_every
         # Whether sequences have states: of each its sequence, and the positions from which that can go on.
         self.has_states = False
@@ -89,12 +92,19 @@ class PagedFake:
         self._pages: list[list[tuple[str, int, int] | None]] = [[None] * page_tokens for _ in range(pages)]
 
     def launch(self, work: Work) -> None:
-        self._work = work
+        self._launched.append(work)
         for new in work.new:
             assert new.sequence_id not in self._texts, "a sequence is made known once"
             self._texts[new.sequence_id] = list(new.text)
         for sequence_id in work.ended:
             del self._texts[sequence_id]
+
+    def finish(self) -> Result:
+        work = self._launched.popleft()
+        self._last = self._run(work.known(self._last) if work.fed else work)
+        return self._last
+
+    def _run(self, work: Work) -> Result:
         for source, target in work.copies:
             assert source != target
             self.copies += 1
@@ -104,10 +114,8 @@ class PagedFake:
             self._follow_state(item)
             for offset, token in enumerate(_in_own_pages(item)):
                 self._write(item, item.start + offset, token)
-
-    def finish(self) -> Result:
         # All has been written before anything is read: a page with two texts shows.
-        items, size = self._work.items, self.facts.page_tokens
+        items, size = work.items, self.facts.page_tokens
         trees = [(item.draft.parents, item.start) for item in items if item.draft.parents]
         assert sum(own_pages(parents, start, size) for parents, start in trees) <= BRANCH_PAGES
         scores = {item.sequence_id: self._score(item) for item in items if item.scored}

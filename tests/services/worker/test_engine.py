@@ -176,22 +176,55 @@ def test_a_steps_tokens_go_out_while_the_next_one_runs_and_the_last_ones_at_once
     assert world.calls == [*first, *step, *step, "forget", "emit", "learn"]
 
 
-@pytest.mark.parametrize("heads", [(), ("toy",)])
-def test_where_nothing_is_drafted_a_step_is_launched_before_the_last_one_is_committed(heads: tuple[str, ...]) -> None:
-    """Also beside a head, which is told of each step and drafts for none."""
+def test_beside_a_head_that_drafts_nothing_a_step_is_launched_before_the_last_one_is_committed() -> None:
+    """The head is told of each."""
     runner = TellingRunner()
-    runner.heads = heads
+    runner.heads = ("toy",)
     world = World(runner)
     runner.calls = world.calls
     world.engine.post(Arrived(request(max_tokens=3), 1))
     runner.go.set()
     world.until(lambda: len(world.ends()) == 1)
     world.stop()
-    finish = ["finish", "head"] if heads else ["finish"]
-    prompt = ["draft", "launch", "ask ahead", *finish]
-    planned = ["commit", "draft", "launch", "emit", "learn", "ask ahead", *finish]
+    finish = ["finish", "head"]
+    planned = ["draft", "launch", "ask ahead", *finish]
     goes_on = ["launch", "commit", "emit", "learn", "ask ahead", *finish]
-    assert world.calls == [*prompt, *planned, *goes_on, "commit", "forget", "emit", "learn"]
+    assert world.calls == [*planned, *goes_on, *goes_on, "commit", "forget", "emit", "learn"]
+
+
+def test_where_nothing_is_drafted_the_next_step_is_launched_before_the_running_one_ends() -> None:
+    runner = TellingRunner()
+    world = World(runner)
+    runner.calls = world.calls
+    world.engine.post(Arrived(request(max_tokens=4), 1))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    planned = ["draft", "launch", "ask ahead", "launch", "finish"]
+    fed = ["launch", "commit", "emit", "learn", "ask ahead", "finish"]
+    assert world.calls == [*planned, *fed, *fed, *fed[1:], "commit", "forget", "emit", "learn"]
+    assert [work.items[0].tokens[-1:] for work, _ in world.recorded[1:]] == [[token] for token in world.ids(1)[:-1]]
+    assert not any(work.fed for work, _ in world.recorded), "a record has the tokens"
+
+
+def test_the_last_row_of_texts_that_have_ended_is_computed_and_counts_for_nothing() -> None:
+    """All of them end with a stop id, so that a step runs on which nobody waits."""
+    runner = TellingRunner(Profile(acceptance=0.5, eos_every=10))
+    world = World(runner)
+    for sequence_id in (1, 2, 3):
+        world.engine.post(Arrived(request([100 + sequence_id], max_tokens=300, ignore_eos=False), sequence_id))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 3)
+    world.engine.post(Arrived(request([110], max_tokens=2), 4))
+    world.until(lambda: len(world.ends()) == 4)
+    world.stop()
+    world.scheduler.check_idle()
+    ends = {end.sequence_id: end.finished for end in world.ends()}
+    assert [ends[sequence_id].reason for sequence_id in (1, 2, 3)] == ["stop"] * 3
+    assert all(ends[each].completion_tokens == len(world.ids(each)) for each in ends)
+    rows = sum(item.verify for work, _ in world.recorded for item in work.items)
+    given = sum(len(world.ids(each)) + (ends[each].reason == "stop") for each in ends)
+    assert rows > given
 
 
 def test_a_head_that_drafts_does_so_between_a_steps_tokens_and_the_next_step() -> None:

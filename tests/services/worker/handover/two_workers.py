@@ -56,7 +56,7 @@ class HandingFake(PagedFake):
 
     drafters = ()
     grammars = None
-    elsewhere = False
+    elsewhere = feeds = False
 
     def __init__(self, pages: int = 64, context: int = 200, before: Callable[[Work], None] | None = None) -> None:
         super().__init__(pages, 4, context)

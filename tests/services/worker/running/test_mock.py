@@ -71,21 +71,46 @@ def test_it_ends_texts_as_often_as_asked_but_not_before_min_tokens() -> None:
     assert len(longer.ids) >= 100
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 7.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(pytest.approx(seconds))
+        self.now += seconds
+
+
+def on(clock: Clock, **profile: float) -> MockRunner:
+    return MockRunner(Profile(**profile), sleep=clock.sleep, now=lambda: clock.now)  # type: ignore[arg-type]
+
+
 def test_steps_take_the_time_of_the_profile() -> None:
-    slept: list[float] = []
-    runner = MockRunner(Profile(step_ms=2.0, row_us=100.0), sleep=slept.append, now=lambda: 0.0)
-    text(3, runner)
-    assert slept == [pytest.approx(0.0024), pytest.approx(0.0021), pytest.approx(0.0021)]
+    clock = Clock()
+    text(3, on(clock, step_ms=2.0, row_us=100.0))
+    assert clock.slept == [0.0024, 0.0021, 0.0021]
 
 
 def test_time_that_passed_since_the_launch_counts() -> None:
-    moment, slept = [7.0], list[float]()
-    runner = MockRunner(Profile(step_ms=2.0), sleep=slept.append, now=lambda: moment[0])
-    for passed in (0.0015, 0.0025):
+    clock = Clock()
+    runner = on(clock, step_ms=2.0)
+    for passed, seconds in ((0.0015, 0.002), (0.0025, 0.0025)):
         runner.launch(Work())
-        moment[0] += passed
-        assert runner.finish().seconds == pytest.approx(passed)
-    assert slept == [pytest.approx(0.0005)]
+        clock.now += passed
+        assert runner.finish().seconds == pytest.approx(seconds)
+    assert clock.slept == [0.0005]
+
+
+def test_a_step_that_is_launched_before_the_last_one_ends_begins_there() -> None:
+    clock = Clock()
+    runner = on(clock, step_ms=2.0)
+    runner.launch(Work())
+    clock.now += 0.0015
+    for _ in range(3):
+        runner.launch(Work(fed=[]))
+        runner.finish()
+    runner.finish()
+    assert clock.slept == [0.0005, 0.002, 0.002, 0.002] and clock.now == pytest.approx(7.008)
 
 
 def test_it_fails_whole_steps_and_single_sequences_as_asked() -> None:

@@ -159,6 +159,47 @@ def test_on_a_device_a_step_is_under_way_when_its_launch_returns(elsewhere: bool
     assert model.notes == ["copy 3 4", *notes]
 
 
+def test_a_step_is_fed_with_the_tokens_of_the_one_before_it_while_that_runs() -> None:
+    """The second row of three has ended meanwhile."""
+    model = FixedModel(elsewhere=True)
+    runner = TorchRunner(model)
+    news = [new_sequence(request([1, last]), Verification(strategy="greedy"), last) for last in (7, 8, 9)]
+    runner.launch(Work([SequenceWork(last, [1, last], 0, [last], True) for last in (7, 8, 9)], news))
+    assert runner.feeds
+    runner.launch(Work([SequenceWork(last, [0], 2, [last], True) for last in (7, 9)], fed=[0, 2]))
+    assert runner.feeds
+    assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[8], [7], [7]]
+    runner.launch(Work([SequenceWork(last, [0], 3, [last], True) for last in (7, 9)], fed=[0, 1]))
+    assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[7], [8]]
+    second = runner.finish()
+    assert [verdict.tokens for verdict in second.verdicts if verdict] == [[8], [7]] and second.seconds > 0
+    assert [note for note in model.notes if note != "verify"] == ["forward", "forward, fed", "forward, fed"]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"logprobs": 0}, {"repetition_penalty": 1.2}, {"bad_words": [[3, 4]]},
+     {"allowed_token_ids": [7, 8], "bad_words": [[3]]}],
+)  # fmt: skip
+def test_a_step_whose_tokens_are_needed_on_the_host_feeds_none(sampling: dict[str, Any]) -> None:
+    for own in ({}, sampling):
+        runner = TorchRunner(FixedModel(elsewhere=True))
+        news = [
+            new_sequence(request([1, 7], **each), Verification(strategy="greedy"), id)
+            for id, each in enumerate(({}, own))
+        ]
+        runner.launch(Work([SequenceWork(id, [1, 7], 0, [id], True) for id in (0, 1)], news))
+        assert runner.feeds == (own == {})
+        runner.finish()
+
+
+def test_a_step_on_the_cpu_feeds_none() -> None:
+    runner = TorchRunner(FixedModel())
+    new = new_sequence(request([1, 7]), Verification(strategy="greedy"))
+    runner.launch(Work([SequenceWork(1, [1, 7], 0, [0], True)], [new]))
+    assert not runner.feeds
+
+
 def test_what_is_accepted_of_a_tree_is_kept_by_the_places_of_its_rows() -> None:
     model = FixedModel()
     runner = TorchRunner(model)

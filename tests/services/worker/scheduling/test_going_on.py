@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from driving import request
 
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Verdict, Work
-from services.worker.scheduling.events import Arrived, Output, SequenceEnded, StepDone
+from services.worker.scheduling.events import Arrived, Cancelled, Fail, Output, SequenceEnded, StepDone
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 
@@ -17,9 +18,10 @@ from services.worker.scheduling.scheduler import Scheduler
 class World:
     """Requests that arrive at given steps."""
 
-    def __init__(self, seed: int, overlaps: bool) -> None:
+    def __init__(self, seed: int, way: str) -> None:
+        """`way`: steps are "planned", "go on" behind a result, or are made "ahead" of it."""
         chance = random.Random(seed)
-        self.overlaps = overlaps
+        self.way = way
         self.runner = MockRunner(Profile(acceptance=0.5, eos_every=chance.choice([0, 20])), page_tokens=8, pages=60)
         self.scheduler = Scheduler(limits_of(self.runner.facts, method="naive"))
         longest = {"max_tokens": 70, "min_tokens": 30}
@@ -28,6 +30,7 @@ class World:
         }
         self.untaken: Result | None = None
         self.went_on = 0
+        self.ahead: Work | None = None
         self.steps: list[list[tuple[int, list[int], int, int]]] = []
         self.out: list[Output] = []
 
@@ -37,30 +40,49 @@ class World:
     def run(self) -> None:
         while self.arrivals or self.scheduler.has_work:
             if not self.scheduler.has_work or len(self.steps) in self.arrivals:
+                if not self.scheduler.has_work:
+                    self.wait()
                 self.take()
                 for number, more in enumerate(self.arrivals.pop(min(self.arrivals))):
                     sequence_id = 10 * len(self.arrivals) + number
                     generate = request([100 + sequence_id, 101, 102], **more)
                     self.out += self.scheduler.handle(Arrived(generate, sequence_id))
             self.step()
+        self.wait()
+        self.take()
         self.scheduler.check_idle()
+
+    def wait(self) -> None:
+        """For a step that was made ahead of the end of all texts."""
+        if self.ahead is not None:
+            self.take()
+            self.untaken, self.ahead = self.runner.finish(), None
 
     def answers(self) -> list[Output]:
         return [item for item in self.out if not isinstance(item, SequenceEnded)]
 
     def step(self) -> None:
-        work = self.scheduler.go_on(self.untaken) if self.overlaps and self.untaken is not None else None
-        self.went_on += work is not None
+        work, self.ahead = self.ahead, None
         if work is None:
-            self.take()
-            if not self.scheduler.has_work:
-                return
-            self.scheduler.schedule()
-            work = self.scheduler.place()
-        self.runner.launch(work)
+            work = self.scheduler.go_on(self.untaken) if self.way != "planned" and self.untaken is not None else None
+            self.went_on += work is not None
+            if work is None:
+                self.take()
+                if not self.scheduler.has_work:
+                    return
+                self.scheduler.schedule()
+                work = self.scheduler.place()
+            self.runner.launch(work)
+        if self.way == "ahead" and (ahead := self.scheduler.ahead()) is not None:
+            self.runner.launch(ahead)
+            self.went_on += 1
+            self.ahead = ahead
         self.take()
         self.untaken = self.runner.finish()
         self.steps.append(seen(work))
+        if self.ahead is not None:
+            self.scheduler.saw(self.untaken)
+            self.ahead = self.ahead.known(self.untaken)
 
     def take(self) -> None:
         if self.untaken is not None:
@@ -75,16 +97,44 @@ def seen(work: Work) -> list[tuple[int, list[int], int, int]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_and_answers_are_those_of_planned_ones(seed: int) -> None:
-    plain, overlapping = World(seed, False), World(seed, True)
+    plain, overlapping = World(seed, "planned"), World(seed, "go on")
     for world in (plain, overlapping):
         world.run()
     assert overlapping.steps == plain.steps and overlapping.answers() == plain.answers()
     assert overlapping.went_on > len(plain.steps) / 2 > 0 == plain.went_on
 
 
-def started(*, pages: int = 8) -> tuple[Scheduler, Result]:
+@pytest.mark.parametrize("seed", range(8))
+def test_answers_of_steps_that_were_made_ahead_are_those_of_planned_ones(seed: int) -> None:
+    """And so are the rows of each text, but for one more where it ended with a stop id."""
+    plain, ahead = World(seed, "planned"), World(seed, "ahead")
+    for world in (plain, ahead):
+        world.run()
+    assert by_sequence(ahead.answers()) == by_sequence(plain.answers())
+    assert ahead.went_on > len(plain.steps) / 2
+    expected, found = rows_of(plain), rows_of(ahead)
+    assert {each: rows[: len(expected[each])] for each, rows in found.items()} == expected
+    assert all(len(rows) <= len(expected[each]) + 1 for each, rows in found.items())
+
+
+def by_sequence(answers: list[Output]) -> dict[int, list[Output]]:
+    found: dict[int, list[Output]] = {}
+    for each in answers:
+        found.setdefault(each.sequence_id, []).append(each)  # type: ignore[union-attr]
+    return found
+
+
+def rows_of(world: World) -> dict[int, list[tuple[list[int], int, int]]]:
+    found: dict[int, list[tuple[list[int], int, int]]] = {}
+    for sequence_id, *row in (row for step in world.steps for row in step):
+        found.setdefault(sequence_id, []).append(tuple(row))  # type: ignore[arg-type]
+    return found
+
+
+def started(*, pages: int = 8, most: int = 8) -> tuple[Scheduler, Result]:
     """Two texts with a token each, and the result of the step that gave them their second ones."""
-    scheduler = Scheduler(limits_of(MockRunner(Profile(), page_tokens=4, pages=pages).facts, method="naive"))
+    facts = MockRunner(Profile(), page_tokens=4, pages=pages).facts
+    scheduler = Scheduler(limits_of(facts, method="naive", max_sequences=most))
     for sequence_id in (1, 2):
         scheduler.handle(Arrived(request([100 + sequence_id, 101], max_tokens=20), sequence_id))
     result = Result([Verdict([103], 0), Verdict([104], 0)])
@@ -107,10 +157,55 @@ def test_one_that_waits_is_planned_for() -> None:
     assert [item.sequence_id for item in scheduler.place().items] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("caller", ["", "another"])
+def test_one_that_waits_for_a_place_holds_nothing_up_unless_somebody_gives_way_to_it(caller: str) -> None:
+    scheduler, result = started(most=2)
+    waits = msgspec.structs.replace(request([105], max_tokens=3), caller=caller)
+    scheduler.handle(Arrived(waits, 3))
+    following = scheduler.go_on(result)
+    assert (following is None) == bool(caller)
+    if following is None:
+        scheduler.handle(StepDone(result))
+        scheduler.schedule()
+        assert [item.sequence_id for item in scheduler.place().items] == [1, 3]
+
+
 def test_a_failed_sequence_is_planned_for() -> None:
     scheduler, result = started()
     result.verdicts[0] = Verdict([], 0, failure="it fails")
     assert scheduler.go_on(result) is None
+
+
+def test_a_failed_sequence_has_one_row_too_many() -> None:
+    scheduler, result = started()
+    scheduler.handle(StepDone(result))
+    scheduler.schedule()
+    scheduler.place()
+    ahead = scheduler.ahead()
+    assert ahead is not None and ahead.fed == [0, 1]
+    failed = Result([Verdict([], 0, failure="it fails"), Verdict([104], 0)])
+    scheduler.saw(failed)
+    behind = scheduler.ahead()
+    assert behind is not None and [item.sequence_id for item in behind.items] == [2] and behind.fed == [1]
+    assert isinstance(scheduler.handle(StepDone(failed))[0], Fail)
+    out = scheduler.handle(StepDone(Result([Verdict([105], 0), Verdict([106], 0)])))
+    assert [item.sequence_id for item in out] == [2]  # type: ignore[union-attr]
+
+
+def test_behind_an_event_the_next_step_is_planned() -> None:
+    """Once the one that was made ahead, whose sequence is gone, is over."""
+    scheduler, result = started()
+    scheduler.handle(StepDone(result))
+    scheduler.schedule()
+    scheduler.place()
+    assert scheduler.ahead() is not None
+    scheduler.saw(result)
+    scheduler.handle(StepDone(result))
+    scheduler.handle(Cancelled(1))
+    assert scheduler.ahead() is None and scheduler.go_on(result) is None
+    scheduler.handle(StepDone(result))
+    scheduler.schedule()
+    assert [item.sequence_id for item in scheduler.place().items] == [2]
 
 
 def test_without_free_pages_the_step_is_planned_and_preempts() -> None:

@@ -20,7 +20,7 @@ from services.api.drafter import Draft
 from services.api.messages import Failed, Finished
 from services.api.pooling import POOLINGS
 from services.api.prompt_logprobs import unpack
-from services.worker.running.work import DraftBudget, size_of
+from services.worker.running.work import DraftBudget, Result, size_of
 from services.worker.scheduling import limits
 from services.worker.scheduling.events import Arrived, Cancelled, DeadlinePassed, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
@@ -77,8 +77,9 @@ class World:
         # As a model with states: its prefix cache is off.
         self.runner.has_states = not self.scheduler.limits.prefix_cache
         self.context = self.scheduler.max_length
-        # Without drafts: steps are launched before the last result is taken.
+        # Without drafts: steps are launched before the last result is taken, or there.
         self.plain = chance.random() < 0.3
+        self.aheads = 0
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
@@ -152,12 +153,37 @@ class World:
             assert possible(item.draft.tokens, item.draft.parents)
             assert not item.draft.tokens or sequence.wants_draft
         self.runner.launch(work)
-        result = self.runner.finish()
-        while self.plain and chance.random() < 0.9 and (following := scheduler.go_on(result)) is not None:
-            self.runner.launch(following)
-            self.hear(scheduler.handle(StepDone(result)))
-            result = self.runner.finish()
-        self.hear(scheduler.handle(StepDone(result)))
+        if self.plain:
+            self.go_on()
+        else:
+            self.hear(scheduler.handle(StepDone(self.runner.finish())))
+
+    def go_on(self) -> None:
+        """From a step that has been launched, as long as nothing is to be decided; but something may happen."""
+        chance, scheduler = self.chance, self.scheduler
+        untaken: Result | None = None
+        runs = True
+        while runs:
+            ahead = scheduler.ahead() if chance.random() < 0.7 else None
+            if ahead is not None:
+                self.runner.launch(ahead)
+                self.aheads += 1
+            if untaken is not None:
+                self.hear(scheduler.handle(StepDone(untaken)))
+            untaken = self.runner.finish()
+            if ahead is not None:
+                scheduler.saw(untaken)
+                if chance.random() < 0.1:
+                    self.hear(scheduler.handle(StepDone(untaken)))
+                    untaken = None
+                    chance.choice([self.arrive, self.cancel])()
+                continue
+            following = scheduler.go_on(untaken) if chance.random() < 0.9 else None
+            runs = following is not None
+            if following is not None:
+                self.runner.launch(following)
+        assert untaken is not None
+        self.hear(scheduler.handle(StepDone(untaken)))
 
     def guess(self, sequence: Sequence) -> Draft:
         """Right for a while, then wrong; for any sequence, of any length, with branches or without."""
@@ -229,7 +255,17 @@ class World:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_every_request_ends_once_with_its_own_text_and_no_page_is_lost(seed: int) -> None:
-    world = World(seed)
+    busy(World(seed))
+
+
+def test_in_such_worlds_steps_are_made_ahead() -> None:
+    world = World(5)
+    world.plain = True
+    busy(world)
+    assert world.aheads > 20
+
+
+def busy(world: World) -> None:
     for _ in range(120):
         act = world.chance.random()
         if act < 0.25:
@@ -248,7 +284,7 @@ def test_the_oldest_request_ends_while_new_ones_keep_arriving() -> None:
     """No starvation: with pages for little more than one text, arrivals never stop."""
     world = World(3)
     world.runner = PagedFake(17, 4)
-    world.eos_every = 0
+    world.eos_every, world.plain = 0, False
     world.scheduler = Scheduler(
         Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=17, max_waiting=10_000, method="naive", max_sequences=8)
     )

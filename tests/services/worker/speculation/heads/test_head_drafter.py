@@ -440,7 +440,7 @@ def test_a_head_reads_steps_that_were_launched_before_the_last_was_committed(
     always, seldom = World(target, method, folder, "compiled"), World(target, method, folder, "compiled")
     seldom.model.elsewhere = seldom.engine._overlaps = True
     # A CPU's verifier has nothing that it could begin early.
-    seldom.engine._runner._start_verification = lambda logits: None  # type: ignore[attr-defined]
+    seldom.engine._runner._start_verification = lambda items, logits: None  # type: ignore[attr-defined]
     went_on, planned = [], itertools.count()
     for world in (always, seldom):
         # Neither verifies its drafts, so that both go the same way.
