@@ -201,7 +201,7 @@ def in_process_rates(folder: Path, prompts: Prompts, streams: Sequence[int]) -> 
         rates = []
         for _ in range(4):
             begin = time.perf_counter()
-            texts = loop.generate(chosen, ANSWER).texts
+            texts = loop.generate_ahead(chosen, ANSWER).texts
             rates.append(sum(map(len, texts)) / (time.perf_counter() - begin))
         # The first one warms up.
         found[named(count)] = round(statistics.median(rates[1:]), 1)

@@ -97,6 +97,35 @@ class InProcess:
                     self._ended.append(each.id)
         return answers
 
+    def generate_ahead(
+        self, prompts: Sequence[list[int]], tokens: int, sampling: Sequence[Sampling] = ()
+    ) -> GpuAnswers:
+        """Without drafts: each step is launched before the one in front of it has ended, and fed with its tokens. Its
+        rows stand the other way round, so that each is fed with another place."""
+        running = self._admitted(prompts, tokens)
+        new = [self._new(each, sampling[each.number] if sampling else Sampling()) for each in running]
+        items = [self._item(each, lambda _number, _text: NO_DRAFT, 1 << 20, tokens) for each in running]
+        self.runner.launch(Work(items, new, self._ended))
+        self._ended = [each.id for each in running]
+        order, following = list(running), list(reversed(running))
+        answers, began = GpuAnswers([]), 0.0
+        for step in range(tokens):
+            if step + 1 < tokens:
+                assert self.runner.feeds
+                rows = [SequenceWork(each.id, [0], each.prompt_tokens + step, each.pages, True) for each in following]
+                self.runner.launch(Work(rows, fed=list(range(len(rows) - 1, -1, -1))))
+            for each, verdict in zip(order, self.runner.finish().verdicts, strict=True):
+                assert verdict is not None and not verdict.failure
+                each.text += verdict.tokens
+            self.runner.draft()
+            order, following = following, order
+            # The first step is the prompts'.
+            answers.steps, began = step, began or time.perf_counter()
+        answers.seconds = time.perf_counter() - began
+        answers.step_seconds = [answers.seconds / max(answers.steps, 1)]
+        answers.texts = [each.text[each.prompt_tokens :] for each in running]
+        return answers
+
     def _admitted(self, prompts: Sequence[list[int]], tokens: int) -> list[_Running]:
         size, first, running = self.runner.facts.page_tokens, 0, []
         for number, prompt in enumerate(prompts):

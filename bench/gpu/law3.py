@@ -1,5 +1,6 @@
-"""Law 3 on the GPU: the text with drafts (right, wrong, half right, trees), in a batch, and with its prompt in chunks
-is the text of one sequence alone without any, greedy and with a seed. Through the worker's own runner.
+"""Law 3 on the GPU: the text with drafts (right, wrong, half right, trees), in a batch, in steps that are launched
+before the last one has ended, and with its prompt in chunks is the text of one sequence alone without any, greedy and
+with a seed. Through the worker's own runner.
 
 SmolLM2's weights where they are here, else random ones in its shape: every promise holds for those, too.
 """
@@ -80,6 +81,7 @@ def _ways(
     loop: InProcess, asked: list[list[int]], tokens: int, alone: list[list[int]], rules: list[Sampling]
 ) -> Iterator[tuple[str, GpuAnswers]]:
     yield "in a batch", loop.generate(asked, tokens, sampling=rules)
+    yield "launched ahead", loop.generate_ahead(asked, tokens, rules)
     yield "in chunks of 7", loop.generate(asked, tokens, sampling=rules, chunk=7)
     for way, drafts in (
         ("right drafts", in_process.known(alone, asked, 5)),

@@ -115,7 +115,7 @@ class Texts:
         folder, self._figures["weights"] = law3.model_folder(self._scratch, self._options)
         loop = in_process.load(folder, kv_cache_mb=4096)
         self._figures["path"], self._vocabulary = loop.runner.facts.path, loop.runner.facts.vocab_size
-        self._ours = lambda prompts: loop.generate(prompts, self._tokens).texts
+        self._ours = lambda prompts: loop.generate_ahead(prompts, self._tokens).texts
         dtype = torch.float32 if self._options.dry_run else torch.bfloat16
         self._take(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa"))
 

@@ -1,5 +1,6 @@
 """Whole answers on the GPU through the worker's runner, verification included, without mesh: tokens per second by
-sequences at a time, without drafts, with prompt lookup, and with drafts that are always right (the most there is).
+sequences at a time, without drafts, so with each step launched before the last one has ended, with prompt lookup, and
+with drafts that are always right (the most there is).
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def spoken(loop: InProcess, count: int, tokens: int, prompt: int) -> dict[str, A
     asked = law3.prompts(loop.runner.facts.vocab_size, (prompt,) * count)
     # The first one warms up.
     plain = [loop.generate(asked, tokens) for _ in range(2)][-1]
-    ways = {"no drafts": plain, "prompt lookup": loop.generate(asked, tokens, in_process.looked_up(4))}
+    ahead = [loop.generate_ahead(asked, tokens) for _ in range(2)][-1]
+    ways = {"no drafts": plain, "launched ahead": ahead}
+    ways["prompt lookup"] = loop.generate(asked, tokens, in_process.looked_up(4))
     ways["right drafts of 4"] = loop.generate(asked, tokens, in_process.known(plain.texts, asked, 4))
     return {way: told(answers) for way, answers in ways.items()}
 

@@ -7,10 +7,12 @@ import torch
 
 from bench.gpu import attention, decode, http, layers, prefill, stage, verify
 from bench.gpu.busy import LEAD, Busy
+from bench.gpu.in_process import InProcess
 from kernels import interpreter
 from kernels.verify import fused, reference
 from models.config import Fields, network_of
 from models.spec import Attention, Experts, Network
+from services.worker.running.mock import MockRunner, Profile
 from tests.kernels.verify.test_fused import told
 
 
@@ -22,6 +24,14 @@ def test_verification_that_is_timed_answers_as_the_reference_does(kind: str) -> 
     expected = told(reference.verify(logits, questions), questions)
     assert told(fused.verify(logits.clone(), questions, work, needs), questions) == expected
     assert kind != "greedy" or [accepted for _, accepted, *_ in expected] == [2, 2]
+
+
+def test_texts_in_process_are_the_same_whether_steps_are_launched_ahead() -> None:
+    prompts = [[100, 105], [120, 121, 122], [107]]
+    plain, ahead = (InProcess(MockRunner(Profile(acceptance=0.5))) for _ in range(2))
+    answers = ahead.generate_ahead(prompts, 20)
+    assert answers.texts == plain.generate(prompts, 20).texts and answers.steps == 19
+    assert len(set(map(tuple, answers.texts))) == 3
 
 
 def test_the_busy_share_is_of_what_was_read_between_two_times() -> None:
