@@ -317,11 +317,15 @@ class GpuExecutor:
         return logits, None if features is None else features[:rows]
 
     def _begin(self, step: Step, rows: int, given: torch.Tensor | None) -> None:
-        """Before the step, and outside of its graph: most steps have no trees."""
-        if len(step.forks[0]):
-            self._pages.fork(*step.forks)
+        """Before the step, and outside of its graph."""
+        self._fork(step)
         if given is not None:
             feed(step.tokens[:rows], given, self._network.vocab_size)
+
+    def _fork(self, step: Step) -> None:
+        """Most steps have no trees."""
+        if len(step.forks[0]):
+            self._pages.fork(*step.forks)
 
     def _run_fixed(self, sizes: GraphSizes) -> None:
         rows, wanted = sizes
