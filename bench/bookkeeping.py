@@ -4,12 +4,12 @@
                           └ beside ┘                         answers of the last step, drafts asked ahead
     event loop            ── loop ──                         answers become messages, and one bundle
 
-Where the next step was launched before the end of this one, nothing is between them.
+If the next step was launched before this one ended, `between` is 0.
 
 Load of others moves CPU time little, so this can be run on a busy machine. Medians over steps in which every sequence
 gets its next token; the mock engine's own time isn't counted. `drafted` (a fixed length) and `auto`: each sequence has
-a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` are of the clock, with both
-threads and the mock at work.
+a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` are wall-clock times while
+both threads run, and contain the mock engine's own time.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ async def _period(sequences: int) -> float:
 def _engine(
     runner: MockRunner, case: str, sequences: int, deliver: Callable[[list[Answer]], Any]
 ) -> tuple[Engine, GuardedController]:
-    """With so many requests in its mail."""
+    """An engine to which this many requests have been sent."""
     method, next_of = CASES[case]
     limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
     drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]

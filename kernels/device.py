@@ -29,14 +29,14 @@ def starts_of(sizes: Iterable[int]) -> list[int]:
 
 class Stage(Protocol):
     """Words of int32 that the host writes and the device gets a copy of, always at the same address. With several
-    `turns` the host has as many places to write to, one after the other."""
+    `turns` the host has as many arrays, and uses one after the other."""
 
     numbers: np.ndarray
     there: torch.Tensor
 
     def wait(self) -> None:
-        """Until the device has read what was sent last, with two turns what was sent before that, … Before that,
-        `numbers` may not be written; with several turns they are others behind it."""
+        """To be called before `numbers` are written. Waits until the device has read what was last sent from them.
+        With several turns, `numbers` are afterwards those of the next turn."""
         ...
 
     def send(self, words: int) -> None:

@@ -134,8 +134,8 @@ class Fed(Protocol):
     feeds: bool
 
     def forward_fed(self, batch: Batch, given: torch.Tensor) -> Output:
-        """`forward`, where a row's token is the place of the row's id among those `given`, int32 on the device. Where
-        no id stands the token is any."""
+        """`forward`, but the batch's tokens are places in `given` (int32, on the device), where the ids are. A value
+        there that is no id counts as any token."""
         ...
 
 

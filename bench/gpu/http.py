@@ -190,7 +190,8 @@ def made_prompts(folder: Path, count: int) -> Prompts:
 
 
 def in_process_rates(folder: Path, prompts: Prompts, streams: Sequence[int]) -> dict[str, float]:
-    """By streams, tokens per second of the runner in this process: whole answers, their prompts included."""
+    """By streams, tokens per second of the runner in this process: whole answers, their prompts included. Each step is
+    launched before the last one has ended; in rows before 15eb3602 it was launched afterwards."""
     import torch
 
     from bench.gpu import in_process

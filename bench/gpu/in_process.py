@@ -100,8 +100,8 @@ class InProcess:
     def generate_ahead(
         self, prompts: Sequence[list[int]], tokens: int, sampling: Sequence[Sampling] = ()
     ) -> GpuAnswers:
-        """Without drafts: each step is launched before the one in front of it has ended, and fed with its tokens. Its
-        rows stand the other way round, so that each is fed with another place."""
+        """Without drafts: each step is launched before the one in front of it has ended, and reads its tokens on the
+        device. The order of the rows is reversed in each step, so that places differ."""
         running = self._admitted(prompts, tokens)
         new = [self._new(each, sampling[each.number] if sampling else Sampling()) for each in running]
         items = [self._item(each, lambda _number, _text: NO_DRAFT, 1 << 20, tokens) for each in running]

@@ -1,6 +1,6 @@
 """Whole answers on the GPU through the worker's runner, verification included, without mesh: tokens per second by
-sequences at a time, without drafts, so with each step launched before the last one has ended, with prompt lookup, and
-with drafts that are always right (the most there is).
+sequences at a time. Without drafts; the same with each step launched before the last one has ended; with prompt lookup;
+and with drafts that are always right (the most there is).
 """
 
 from __future__ import annotations

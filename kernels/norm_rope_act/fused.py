@@ -270,7 +270,7 @@ def embed(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def feed(tokens: torch.Tensor, given: torch.Tensor, vocabulary: int) -> None:
-    """`tokens` [R] int32 are places in `given`, and become the ids that stand there; 0 where none does."""
+    """Replace each of `tokens` [R] int32, a place in `given`, by the id there, or by 0 if that is no id."""
     launch(feed_kernel, (len(tokens),), tokens, given, VOCABULARY=vocabulary)
 
 

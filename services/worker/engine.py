@@ -16,7 +16,8 @@ one is committed (scheduling/going_on.py):
 
     run ─▶ launch ─▶ commit, emit ─▶ run ─▶ launch …
 
-and, where the runner reads its tokens on the device, before that one has ended, so that the device never waits:
+If the runner can read that one's tokens on the device, the step is launched even before that one has ended, so that
+the device doesn't wait for the host:
 
     launch 2 ─▶ commit, emit 0 ─▶ end of 1 ─▶ launch 3 ─▶ commit, emit 1 ─▶ end of 2 …
 
@@ -198,7 +199,7 @@ class Engine:
         return work, result
 
     def _launch_ahead(self) -> None:
-        """The step behind the one that runs. It isn't where somebody wants to be heard first."""
+        """The step behind the running one, unless mail is waiting: that is handled first."""
         if self._runner.feeds and not self._lending and self._mail.empty() and self.drafts.rest():
             self._ahead = self.scheduler.ahead()
             if self._ahead is not None:

@@ -218,8 +218,8 @@ class TorchRunner:
 
     @property
     def feeds(self) -> bool:
-        """Nobody reads its logits or features once it is verified, and its tokens change nothing of what is asked next.
-        """
+        """Only if nobody reads the step's logits or features once it is verified, and the next questions don't depend
+        on its tokens."""
         verification = self._launched[-1].verification
         if verification is None or not self._model.feeds or self._drafters.names:
             return False
@@ -295,7 +295,7 @@ class TorchRunner:
         masked: dict[int, RowMasks | None],
         asked: _Verification | None,
     ) -> list[Verdict | None]:
-        """`asked`: with the launch.
+        """`asked`: what was already asked when the step was launched.
 
         items       a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0

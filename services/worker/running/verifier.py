@@ -28,7 +28,7 @@ class Verifier(Protocol):
 class UnderWay(Protocol):
     @property
     def there(self) -> torch.Tensor:
-        """Answers.tokens on the device, until the next questions are asked."""
+        """Answers.tokens on the device. The next questions overwrite them."""
         ...
 
     def wait(self) -> Answers: ...

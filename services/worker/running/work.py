@@ -102,9 +102,9 @@ class DraftBudget(NamedTuple):
 @dataclass(slots=True)
 class Work:
     """A step. The runner first adds the `new` sequences, forgets the `ended` ones, copies pages and `states` (source,
-    target) one after the other, then computes and verifies the rows of `items`. `fed`: the step before isn't finished,
-    and its tokens are read where they are computed: of each item the place, in that step, of the item that gives it
-    its token."""
+    target) one after the other, then computes and verifies the rows of `items`. `fed` is for a step that is
+    launched before the last one is finished, so that its tokens aren't known: for each item, the index of the last
+    step's item whose token it gets. Else it is empty."""
 
     items: list[SequenceWork] = field(default_factory=list)
     new: list[NewSequence] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Work:
     fed: list[int] = field(default_factory=list)
 
     def known(self, before: Result) -> Work:
-        """A step that is fed, with its tokens, once the step before it has this result."""
+        """A step that is fed, with its tokens. `before`: the result of the step before it."""
         given = (before.verdicts[place] for place in self.fed)
         tokens = [NO_TOKEN if verdict is None else verdict.tokens[:1] or NO_TOKEN for verdict in given]
         items = [item._replace(tokens=each) for item, each in zip(self.items, tokens, strict=True)]

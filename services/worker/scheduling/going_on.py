@@ -8,8 +8,8 @@ Sequences don't have the token yet, so positions are counted here. Where anythin
 loses pages, what is drafted), there is no next step: planning.py makes it once the verdicts are taken. That is the
 reference: it makes the same step of the same verdicts.
 
-Where tokens can be read on the device, the next step doesn't wait for the verdicts. One that ends with its token, as
-they say afterwards, has a row too many, of which nothing comes, and leaves one step later:
+If tokens can be read on the device, the next step is made without the verdicts. A sequence that has ended by them has
+one row too many in it, whose result is dropped, and leaves one step later:
 
     step 1 runs ─▶ ahead ─▶ step 2 is launched ─▶ verdicts of step 1 ─▶ saw ─▶ ahead ─▶ step 3 is launched …
 """
@@ -58,7 +58,7 @@ class GoingOn:
         self._step = 0
         # Places of those that have ended and have a row in the step that runs.
         self._ended: set[int] = set()
-        # By place, in the step that was made ahead, the place in the one before.
+        # Of each place in the step that `ahead` has made, the place in the step before.
         self._fed: list[int] = []
         # By step: those that come to the end of their pages or to their limit.
         self._due: dict[int, list[Sequence]] = {}
@@ -77,8 +77,8 @@ class GoingOn:
         return self._rows(self._leave(left, tokens)) or None
 
     def ahead(self) -> tuple[list[SequenceWork], list[int]] | None:
-        """The step after one that has no verdicts yet, and by item, whose item there gives its token. None: as `next`.
-        """
+        """The step after the last one, whose verdicts aren't known yet; and for each item the index of the last step's
+        item whose token it gets. None: as `next`."""
         left = self._advance()
         if not self._all_go_on(left):
             return None
@@ -86,7 +86,7 @@ class GoingOn:
         return (self._rows(repeat(NO_TOKEN)), self._fed) if self._fed else None
 
     def saw(self, verdicts: list[Verdict | None]) -> None:
-        """Of the step before the one that was made ahead."""
+        """Verdicts have come, those of the step before the one that `ahead` has made."""
         given = [verdicts[place] for place in self._fed]
         tokens = [NO_TOKENS if verdict is None else verdict.tokens for verdict in given]
         failed = {place for place, each in enumerate(tokens) if not each}
