@@ -3,7 +3,8 @@
 The steps and cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
 ranges; a range is summed in steps of BLOCK_K, and the ranges' sums are added in ascending order. With few rows
 each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and a second
-kernel adds (ranges.py); with many, one program walks all ranges. Both do the same additions in the same order.
+kernel adds (ranges.py), or who reads the product; with many, one program walks all ranges. All do the same additions
+in the same order.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
-from kernels.gemm.ending import put
-from kernels.gemm.ranges import add_ranges, add_ranges_kernel, partial_sums, put_range
+from kernels.gemm.ending import add_ranges_kernel, put, whole
+from kernels.gemm.ranges import Product, Ranges, partial_sums, put_range
 from kernels.gemm.tiles import Tile, measured
 from kernels.launch import architecture, ceil_div, launch, power_of_two
 from kernels.norm_rope_act.fused import ACTIVATIONS
@@ -133,30 +134,44 @@ def linear(
 
     With an `activation`, the weight's rows are gates and ups by turns (`interleaved`), and what `gated` makes of the
     rounded product is given: [R, N / 2]."""
+    return whole(product(x, weight, bias, out_dtype, out, tile, activation, limit, many), out, activation, limit)
+
+
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+    tile: Tile | None = None,
+    activation: str = "",
+    limit: float = 0.0,
+    many: bool | None = None,
+) -> Product:
+    """As `linear`, but ranges that are computed apart are left to be added, and the activation with them."""
     assert x.stride(1) == 1 and weight.is_contiguous() and x.shape[1] == weight.shape[1]
-    (rows, inputs), columns = x.shape, weight.shape[0]
-    width = columns // 2 if activation else columns
-    if out is None:
-        out = torch.empty(rows, width, dtype=out_dtype or x.dtype, device=x.device)
-    assert out.shape == (rows, width) and out.is_contiguous()
-    if rows == 0:
-        return out
-    dtype = torch.promote_types(x.dtype, weight.dtype)
-    blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
-    blocks |= for_many_rows(blocks, rows, columns, architecture(x.device), many)
-    tiles = ceil_div(columns, blocks["BLOCK_N"])
-    partial = partial_sums(out, columns, splits, BLOCK_M)
-    ending = ACTIVATIONS.index(activation) if activation else -1
-    launch(
-        linear_kernel, (ceil_div(rows, blocks["BLOCK_M"]), tiles, 1 if partial is None else splits),
-        x, weight, x if bias is None else bias, out if partial is None else partial, rows,
-        columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
-        APART=partial is not None, HAS_BIAS=bias is not None and partial is None,
-        ACTIVATION=ending if partial is None else -1, LIMIT=float(limit), **blocks,
-    )  # fmt: skip
-    if partial is not None:
-        add_ranges(partial, bias, out, ending, float(limit))
-    return out
+    (rows, inputs), columns, arch = x.shape, weight.shape[0], architecture(x.device)
+    shape = rows, columns // 2 if activation else columns
+    assert out is None or (out.shape == shape and out.is_contiguous())
+    kept = (out_dtype or x.dtype) if out is None else out.dtype
+    blocks, splits, length = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype), arch, tile)
+    blocks |= for_many_rows(blocks, rows, columns, arch, many)
+    partial = partial_sums(rows, columns, splits, BLOCK_M, x.device)
+    if partial is None and out is None:
+        out = torch.empty(shape, dtype=kept, device=x.device)
+    to = out if partial is None else partial
+    assert to is not None
+    if rows:
+        launch(
+            linear_kernel,
+            (ceil_div(rows, blocks["BLOCK_M"]), ceil_div(columns, blocks["BLOCK_N"]), 1 if partial is None else splits),
+            x, weight, x if bias is None else bias, to, rows,
+            columns=columns, inputs=inputs, x_stride=x.stride(0), range_length=length,
+            APART=partial is not None, HAS_BIAS=bias is not None and partial is None,
+            ACTIVATION=ACTIVATIONS.index(activation) if activation and partial is None else -1, LIMIT=float(limit),
+            **blocks,
+        )  # fmt: skip
+    return to if partial is None else Ranges(partial, bias, kept)
 
 
 def linear_by_head(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:

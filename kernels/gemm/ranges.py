@@ -1,25 +1,38 @@
-"""Ranges of K as programs of their own, and a second kernel that adds them, with the bits of one program.
+"""Ranges of K as programs of their own. Who reads the product adds them, with the bits of one program.
 
     program (tile, 0):  sums of range 0 ─▶ partial[0]
     program (tile, 1):  sums of range 1 ─▶ partial[1]
-    add_ranges:         out = ((partial[0] + partial[1]) + ...) + bias
+    a reader:           ((partial[0] + partial[1]) + ...) + bias, rounded
+
+Readers are the small kernels behind a layer's linears (kernels/norm_rope_act, kernels/kv_store). For all others a
+kernel of its own adds (`whole` in ending.py). Knows nothing of linears: these kernels import it.
 
 One kernel, in which the last program to arrive adds, was slower on an H200: its barriers, its count and its reads, one
-behind the other, take 3 us of a linear, and the second kernel 1.4, because it is there when the first one ends
+behind the other, take 3 us of a linear, and another kernel 1.4, because it is there when the first one ends
 (kernels/dependent.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from kernels.dependent import start_next_early, wait_for_kernel_before
-from kernels.gemm.ending import put
-from kernels.launch import ceil_div, launch
 
-_BLOCK = 1024
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """A product [R, N] whose ranges are still to be added, and then rounded to `dtype`."""
+
+    partial: torch.Tensor  # [splits, R, N] float32
+    bias: torch.Tensor | None  # [N]
+    dtype: torch.dtype
+
+
+# What a linear gives to who can read both.
+Product = torch.Tensor | Ranges
 
 
 @triton.jit
@@ -30,36 +43,47 @@ def put_range(total, partial, rows, columns: tl.constexpr, m, n, split):
     tl.store(partial + at, total, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def add_ranges_kernel(
-    partial, bias, out, rows, columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def added(partial, at, size, mask, SPLITS: tl.constexpr):
+    """partial[at], the sums of SPLITS ranges that are `size` apart, in ascending order."""
+    # From 0, as one program begins: -0 becomes 0.
+    total = tl.load(partial + at, mask=mask, other=0.0) + 0.0
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(partial + at + split * size, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def read_product(
+    product, bias, row, rows, columns, mask,
+    STRIDE: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, kind: tl.constexpr,
 ):  # fmt: skip
-    """A row of a block of columns: the ranges' sums in ascending order, as output (ending.py)."""
-    start_next_early()
-    wait_for_kernel_before()
-    m = tl.program_id(0) + tl.arange(0, 1)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = partial + m.to(tl.int64)[:, None] * columns + n[None, :]
-    total = tl.zeros((1, BLOCK), dtype=tl.float32)
-    for split in tl.static_range(SPLITS):
-        total += tl.load(at + split * (rows.to(tl.int64) * columns), mask=(n < columns)[None, :], other=0.0)
-    put(total, bias, out, rows, columns, m, n, HAS_BIAS, ACTIVATION, LIMIT)
+    """Some columns of row `row` of a product with `rows` rows that are STRIDE apart, in float32. With SPLITS it is in
+    ranges: they are added, and the bias, and their sum is rounded to `kind`."""
+    at = row.to(tl.int64) * STRIDE + columns
+    if SPLITS > 0:
+        total = added(product, at, rows.to(tl.int64) * STRIDE, mask, SPLITS)
+        if HAS_BIAS:
+            total += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
+        return total.to(kind).to(tl.float32)
+    else:
+        return tl.load(product + at, mask=mask, other=0.0).to(tl.float32)
 
 
-def partial_sums(out: torch.Tensor, columns: int, splits: int, few_rows: int) -> torch.Tensor | None:
-    """Memory for the sums of ranges. None if K isn't cut, or if there are more than `few_rows` rows: then one program
+def product_of(given: Product, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """What a kernel with `read_product` is given: product, bias and constants."""
+    if isinstance(given, torch.Tensor):
+        return given, given, {"SPLITS": 0, "HAS_BIAS": False}
+    assert given.dtype == kind
+    bias = given.partial if given.bias is None else given.bias
+    return given.partial, bias, {"SPLITS": len(given.partial), "HAS_BIAS": given.bias is not None}
+
+
+def partial_sums(
+    rows: int, columns: int, splits: int, few_rows: int, device: torch.device
+) -> torch.Tensor | None:  # [splits, R, N] float32
+    """Memory for the sums of ranges. None if K isn't cut, or for more than `few_rows` rows, or none: then one program
     computes all ranges of its tile."""
-    if splits == 1 or len(out) > few_rows:
+    if splits == 1 or not 0 < rows <= few_rows:
         return None
-    return torch.empty(splits, len(out), columns, dtype=torch.float32, device=out.device)
-
-
-def add_ranges(
-    partial: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, activation: int = -1, limit: float = 0.0
-) -> None:
-    splits, rows, columns = partial.shape
-    launch(
-        add_ranges_kernel, (rows, ceil_div(columns, _BLOCK)), partial, partial if bias is None else bias, out, rows,
-        columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, ACTIVATION=activation, LIMIT=limit, BLOCK=_BLOCK,
-    )  # fmt: skip
+    return torch.empty(splits, rows, columns, dtype=torch.float32, device=device)

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import start_next_early, wait_for_kernel_before
+from kernels.gemm.ranges import Product, product_of, read_product
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.fused import to_e4m3
 
@@ -35,23 +36,24 @@ def as_kept(value, kind: tl.constexpr):
 
 @triton.jit
 def turn(
-    source, target, places, present, weight, epsilon, cos, sin, position,
+    source, bias, row, rows, target, places, present, weight, epsilon, cos, sin, position,
     NORMED: tl.constexpr, INTERLEAVED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     HALF: tl.constexpr, REST: tl.constexpr,
+    ROW: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, READ: tl.constexpr,
 ):  # fmt: skip
-    """Heads at source[places], [H, D], normed and turned, to target (pointers, [H, 1]). HALF and REST are powers
-    of two that hold the pairs and the dimensions behind them."""
+    """Heads that begin at columns `places` of a product's row (`read_product`), [H, D], normed and turned, to target
+    (pointers, [H, 1]). HALF and REST are powers of two that hold the pairs and the dimensions behind them."""
     i = tl.arange(0, HALF)
     pair = i < WIDTH // 2
     first = 2 * i if INTERLEAVED else i
     second = first + 1 if INTERLEAVED else i + WIDTH // 2
     here = present[:, None] & pair[None, :]
-    a = tl.load(source + places[:, None] + first[None, :], mask=here, other=0.0).to(tl.float32)
-    b = tl.load(source + places[:, None] + second[None, :], mask=here, other=0.0).to(tl.float32)
+    a = read_product(source, bias, row, rows, places[:, None] + first[None, :], here, ROW, SPLITS, HAS_BIAS, READ)
+    b = read_product(source, bias, row, rows, places[:, None] + second[None, :], here, ROW, SPLITS, HAS_BIAS, READ)
     rest = WIDTH + tl.arange(0, REST)
     there = present[:, None] & (rest < D)[None, :]
     if WIDTH < D:
-        c = tl.load(source + places[:, None] + rest[None, :], mask=there, other=0.0).to(tl.float32)
+        c = read_product(source, bias, row, rows, places[:, None] + rest[None, :], there, ROW, SPLITS, HAS_BIAS, READ)
     if NORMED:
         squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
         if WIDTH < D:
@@ -73,10 +75,11 @@ def turn(
 
 @triton.jit
 def store_heads(
-    source, keys, values, slot, block, k_weight, epsilon, cos, sin, position,
+    source, bias, row, rows, keys, values, slot, block, k_weight, epsilon, cos, sin, position,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
     H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr,
+    ROW: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, READ: tl.constexpr,
 ):  # fmt: skip
     """Block `block` of a row's k heads, then of its v heads, to a slot."""
     K_BLOCKS: tl.constexpr = (KV_HEADS + H - 1) // H
@@ -84,45 +87,50 @@ def store_heads(
     if block < K_BLOCKS:
         head = block * H + tl.arange(0, H)
         target = keys + at + head[:, None] * (PAGE * D)
-        turn(source, target, (HEADS + head) * D, head < KV_HEADS, k_weight, epsilon, cos, sin, position,
-             K_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
+        turn(source, bias, row, rows, target, (HEADS + head) * D, head < KV_HEADS, k_weight, epsilon, cos, sin,
+             position, K_NORMED, INTERLEAVED, D, WIDTH, HALF, REST, ROW, SPLITS, HAS_BIAS, READ)  # fmt: skip
     else:
         head = (block - K_BLOCKS) * H + tl.arange(0, H)
         d = tl.arange(0, WHOLE)
         here = (head < KV_HEADS)[:, None] & (d < D)[None, :]
-        v = tl.load(source + (HEADS + KV_HEADS + head[:, None]) * D + d[None, :], mask=here)
+        columns = (HEADS + KV_HEADS + head[:, None]) * D + d[None, :]
+        v = read_product(source, bias, row, rows, columns, here, ROW, SPLITS, HAS_BIAS, READ)
         tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], as_kept(v, values.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rotate_and_store_kernel(
-    qkv, keys, values, slots, also_begins, also_slots, positions, cos, sin, queries, q_weight, k_weight, epsilon,
+    qkv, bias, keys, values, slots, also_begins, also_slots, positions, cos, sin, queries, q_weight, k_weight, rows,
+    epsilon,
     ROW: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     PAGE: tl.constexpr, Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
     H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
+    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H heads of q, then of k, then of v."""
     start_next_early()
     wait_for_kernel_before()
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
+    READ: tl.constexpr = queries.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = tl.load(positions + row)
     slot = tl.load(slots + row)
-    source = qkv + row * ROW
     if block < Q_BLOCKS:
         head = block * H + tl.arange(0, H)
         target = queries + (row * HEADS + head[:, None]) * D
-        turn(source, target, head * D, head < HEADS, q_weight, epsilon, cos, sin, position,
-             Q_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
+        turn(qkv, bias, row, rows, target, head * D, head < HEADS, q_weight, epsilon, cos, sin, position,
+             Q_NORMED, INTERLEAVED, D, WIDTH, HALF, REST, ROW, SPLITS, HAS_BIAS, READ)  # fmt: skip
     elif slot >= 0:
-        store_heads(source, keys, values, slot, block - Q_BLOCKS, k_weight, epsilon, cos, sin, position,
-                    HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE)  # fmt: skip
+        store_heads(qkv, bias, row, rows, keys, values, slot, block - Q_BLOCKS, k_weight, epsilon, cos, sin, position,
+                    HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE,
+                    ROW, SPLITS, HAS_BIAS, READ)  # fmt: skip
         if ALSO:
             for i in range(tl.load(also_begins + row), tl.load(also_begins + row + 1)):
                 other = tl.load(also_slots + i)
-                store_heads(source, keys, values, other, block - Q_BLOCKS, k_weight, epsilon, cos, sin, position,
-                            HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE)  # fmt: skip
+                store_heads(qkv, bias, row, rows, keys, values, other, block - Q_BLOCKS, k_weight, epsilon, cos, sin,
+                            position, HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE,
+                            ROW, SPLITS, HAS_BIAS, READ)  # fmt: skip
 
 
 @triton.jit
@@ -139,8 +147,8 @@ def store_latent(
     tl.store(latents + slot * KEPT + d, x.to(latents.dtype.element_ty), mask=d < LATENT)
     one = tl.arange(0, 1)
     target = latents + slot * KEPT + LATENT + one[:, None]
-    turn(kv + row * KEPT + LATENT, target, one, one == 0, weight, epsilon, cos, sin, position,
-         False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
+    turn(kv, kv, row, 1, target, LATENT + one, one == 0, weight, epsilon, cos, sin, position,
+         False, INTERLEAVED, ROPE, ROPE, HALF, 1, KEPT, 0, False, kv.dtype.element_ty)  # fmt: skip
 
 
 @triton.jit
@@ -161,8 +169,9 @@ def rotate_and_store_latent_kernel(
     if block < Q_BLOCKS:
         head = block * H + tl.arange(0, H)
         target = queries + (row * HEADS + head[:, None]) * KEPT + LATENT
-        turn(q + row * (HEADS * Q_DIM) + Q_DIM - ROPE, target, head * Q_DIM, head < HEADS, weight, epsilon,
-             cos, sin, position, False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
+        places = head * Q_DIM + Q_DIM - ROPE
+        turn(q, q, row, 1, target, places, head < HEADS, weight, epsilon, cos, sin, position,
+             False, INTERLEAVED, ROPE, ROPE, HALF, 1, HEADS * Q_DIM, 0, False, q.dtype.element_ty)  # fmt: skip
     elif slot >= 0:
         store_latent(kv, weight, latents, slot, row, epsilon, cos, sin, position,
                      LATENT, ROPE, INTERLEAVED, HALF, WHOLE)  # fmt: skip
@@ -196,7 +205,7 @@ def _latent_constants(heads: int, q_dim: int, latent: int, rope: int, interleave
 
 
 def rotate_and_store(
-    qkv: torch.Tensor,
+    qkv: Product,  # ranges: of a product of the queries' dtype
     keys: torch.Tensor,
     values: torch.Tensor,
     slots: torch.Tensor,
@@ -212,7 +221,8 @@ def rotate_and_store(
 ) -> None:
     kv_heads, page_tokens, head_dim = keys.shape[1:]
     rows, heads = queries.shape[:2]
-    assert qkv.stride(1) == 1 and queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
+    product, bias, read = product_of(qkv, queries.dtype)
+    assert product.stride(-1) == 1 and queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
     constants = _constants(
         heads,
         kv_heads,
@@ -225,11 +235,11 @@ def rotate_and_store(
     )
     blocks = ceil_div(heads, constants["H"]) + 2 * ceil_div(kv_heads, constants["H"])
     launch(
-        rotate_and_store_kernel, (rows, blocks), qkv, keys, values, slots, *(also or (positions, slots)),
+        rotate_and_store_kernel, (rows, blocks), product, bias, keys, values, slots, *(also or (positions, slots)),
         positions, cos, sin, queries,
         # Where there is no norm the kernel gets another pointer in its place, and doesn't read it.
-        qkv if q_weight is None else q_weight, qkv if k_weight is None else k_weight, epsilon,
-        warps=4, ALSO=also is not None, ROW=qkv.stride(0), **constants,
+        product if q_weight is None else q_weight, product if k_weight is None else k_weight, rows, epsilon,
+        warps=4, ALSO=also is not None, ROW=product.stride(-2), **read, **constants,
     )  # fmt: skip
 
 
@@ -259,18 +269,21 @@ def rotate_and_store_latent(
 
 def compilations(arch: int) -> Iterator[Compilation]:
     """Shapes of Llama 8B, Qwen3 with its norms, SmolLM2 in float32, a partial turn, and DeepSeek, with second slots;
-    Llama also without."""
+    Llama also without, and of ranges."""
     for name, dtype, constants in (
         ("llama-8b", "*bf16", _constants(32, 8, 128, 128, 16, False, False, False)),
         ("qwen3", "*bf16", _constants(32, 8, 128, 128, 32, True, True, False)),
         ("smollm2", "*fp32", _constants(9, 3, 64, 64, 16, False, False, False)),
         ("partial", "*fp16", _constants(32, 32, 80, 32, 16, False, False, True)),
     ):
-        types = dict.fromkeys(("qkv", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
-        row = {"ROW": (constants["HEADS"] + 2 * constants["KV_HEADS"]) * constants["D"]}
+        types = dict.fromkeys(("qkv", "bias", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
+        row = {"ROW": (constants["HEADS"] + 2 * constants["KV_HEADS"]) * constants["D"], "SPLITS": 0, "HAS_BIAS": False}
         for also in (False, True) if name == "llama-8b" else (True,):
             yield _compilation(f"rotate_and_store {name}", rotate_and_store_kernel, types, constants | row, also)
         if name == "llama-8b":
+            of_ranges = constants | row | {"SPLITS": 2}
+            own = types | {"qkv": "*fp32", "bias": "*fp32"}
+            yield _compilation("rotate_and_store llama-8b, of ranges", rotate_and_store_kernel, own, of_ranges, False)
             types |= {"keys": "*u8", "values": "*u8"}
             constants |= row
             yield _compilation(f"rotate_and_store {name}, fp8 pages", rotate_and_store_kernel, types, constants, True)
@@ -289,5 +302,5 @@ def _compilation(
 
 _TYPES = {
     "slots": "*i64", "also_begins": "*i32", "also_slots": "*i64", "positions": "*i32", "cos": "*fp32", "sin": "*fp32",
-    "epsilon": "fp32",
+    "epsilon": "fp32", "rows": "i32",
 }  # fmt: skip

@@ -14,50 +14,56 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import start_next_early, wait_for_kernel_before
+from kernels.gemm.ranges import Product, product_of, read_product
 from kernels.launch import ceil_div, launch, power_of_two
 
 # Elements of a piece of a row where nothing is reduced.
 PIECE = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def add_norm_kernel(
-    residual, delta, weight, out, epsilon, width: tl.constexpr, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
-):
+    residual, delta, bias, weight, out, rows, epsilon,
+    width: tl.constexpr, HAS_DELTA: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """residual += delta; out = RMSNorm(residual)."""
     start_next_early()
     wait_for_kernel_before()
-    start = tl.program_id(0).to(tl.int64) * width
+    row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
-    x = tl.load(residual + start + at, mask=inside, other=0.0)
+    x = tl.load(residual + row * width + at, mask=inside, other=0.0)
     if HAS_DELTA:
-        x += tl.load(delta + start + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(residual + start + at, x, mask=inside)
+        x += read_product(delta, bias, row, rows, at, inside, width, SPLITS, HAS_BIAS, out.dtype.element_ty)
+        tl.store(residual + row * width + at, x, mask=inside)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
     normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
-    tl.store(out + start + at, normed.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def norm_wanted_kernel(residual, delta, rows, weight, out, epsilon, width: tl.constexpr, BLOCK: tl.constexpr):
-    """out[i] = RMSNorm(residual[rows[i]] + delta[rows[i]]); the residual stays as it is."""
+@triton.jit(do_not_specialize=["rows"])
+def norm_wanted_kernel(
+    residual, delta, bias, wanted, weight, out, rows, epsilon,
+    width: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[i] = RMSNorm(residual[wanted[i]] + delta[wanted[i]]); the residual stays as it is."""
     start_next_early()
     wait_for_kernel_before()
     place = tl.program_id(0).to(tl.int64)
-    start = tl.load(rows + place).to(tl.int64) * width
+    row = tl.load(wanted + place).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
-    x = tl.load(residual + start + at, mask=inside, other=0.0)
-    x += tl.load(delta + start + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(residual + row * width + at, mask=inside, other=0.0)
+    x += read_product(delta, bias, row, rows, at, inside, width, SPLITS, HAS_BIAS, out.dtype.element_ty)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
     normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + place * width + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def tap_kernel(
-    residual, delta, places, weight, out, epsilon, stride: tl.constexpr, width: tl.constexpr, NORMED: tl.constexpr,
+    residual, delta, bias, places, weight, out, rows, epsilon,
+    stride: tl.constexpr, width: tl.constexpr, NORMED: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[places[row]] = residual[row] + delta[row], or its RMSNorm; the residual is not changed."""
@@ -67,7 +73,7 @@ def tap_kernel(
     at = tl.arange(0, BLOCK)
     inside = at < width
     x = tl.load(residual + row * width + at, mask=inside, other=0.0)
-    x += tl.load(delta + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    x += read_product(delta, bias, row, rows, at, inside, width, SPLITS, HAS_BIAS, out.dtype.element_ty)
     if NORMED:
         scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
         x = x * scale * tl.load(weight + at, mask=inside, other=0.0)
@@ -165,7 +171,7 @@ def feed_kernel(tokens, given, VOCABULARY: tl.constexpr):
 
 def add_norm(
     residual: torch.Tensor,  # [R, H] float32, changed here
-    delta: torch.Tensor | None,  # [R, H]
+    delta: Product | None,  # [R, H]; ranges: of a product of `dtype`
     weight: torch.Tensor,  # [H] float32
     epsilon: float,
     dtype: torch.dtype = torch.float32,
@@ -173,38 +179,40 @@ def add_norm(
     """residual + delta, in its place, and its RMSNorm in `dtype`."""
     rows, width = residual.shape
     out = torch.empty(rows, width, dtype=dtype, device=residual.device)
-    given = residual if delta is None else delta
+    given, bias, read = product_of(residual if delta is None else delta, dtype)
     launch(
-        add_norm_kernel, (rows,), residual, given, weight, out, epsilon,
-        width=width, HAS_DELTA=delta is not None, **_whole_row(width),
+        add_norm_kernel, (rows,), residual, given, bias, weight, out, rows, epsilon,
+        width=width, HAS_DELTA=delta is not None, **read, **_whole_row(width),
     )  # fmt: skip
     return residual, out
 
 
 def norm_wanted(
     residual: torch.Tensor,  # [R, H] float32
-    delta: torch.Tensor,  # [R, H]
-    rows: torch.Tensor,  # [W] int32
+    delta: Product,  # [R, H]
+    wanted: torch.Tensor,  # [W] int32
     weight: torch.Tensor,  # [H] float32
     epsilon: float,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:  # [W, H]
     """RMSNorm of residual + delta, of the rows whose logits are wanted; written to `out` if it is given."""
-    count, width = len(rows), residual.shape[1]
+    count, (rows, width) = len(wanted), residual.shape
     if out is None:
         out = torch.empty(count, width, dtype=dtype, device=residual.device)
     assert out.shape == (count, width) and out.dtype == dtype and out.is_contiguous()
+    given, bias, read = product_of(delta, dtype)
     if count:
         launch(
-            norm_wanted_kernel, (count,), residual, delta, rows, weight, out, epsilon, width=width, **_whole_row(width)
-        )
+            norm_wanted_kernel, (count,), residual, given, bias, wanted, weight, out, rows, epsilon,
+            width=width, **read, **_whole_row(width),
+        )  # fmt: skip
     return out
 
 
 def tap(
     residual: torch.Tensor,  # [R, H] float32
-    delta: torch.Tensor,  # [R, H]
+    delta: Product,  # [R, H]
     places: torch.Tensor,  # [R] int32: where each row goes
     out: torch.Tensor,  # [R, H], rows may be further apart than they are wide; written here
     weight: torch.Tensor | None = None,  # [H] float32
@@ -213,9 +221,10 @@ def tap(
     """residual + delta of every row, or its RMSNorm where there is a weight, in out's dtype."""
     rows, width = residual.shape
     assert out.stride(1) == 1 and len(places) == rows
+    given, bias, read = product_of(delta, out.dtype)
     launch(
-        tap_kernel, (rows,), residual, delta, places, residual if weight is None else weight, out, epsilon,
-        stride=out.stride(0), width=width, NORMED=weight is not None, **_whole_row(width),
+        tap_kernel, (rows,), residual, given, bias, places, residual if weight is None else weight, out, rows, epsilon,
+        stride=out.stride(0), width=width, NORMED=weight is not None, **read, **_whole_row(width),
     )  # fmt: skip
 
 
@@ -282,16 +291,19 @@ def _whole_row(width: int) -> dict[str, int]:
 
 def compilations(arch: int) -> Iterator[Compilation]:
     types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
-    types |= {"bias": "*fp32"} | dict.fromkeys(("tokens", "given", "rows", "places", "experts"), "*i32")
+    types |= {"bias": "*fp32", "rows": "i32"}
+    types |= dict.fromkeys(("tokens", "given", "wanted", "places", "experts"), "*i32")
+    as_it_is, in_ranges = {"SPLITS": 0, "HAS_BIAS": False}, {"SPLITS": 4, "HAS_BIAS": True}
     for kind, width in (("bf16", 4096), ("fp32", 576)):
         pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "gate", "table", "out"), f"*{kind}")
         row = {"width": width, **_whole_row(width)}
         warps = row.pop("warps")
         piece = {"width": width, "BLOCK": PIECE}
         for kernel, constants, count in (
-            (add_norm_kernel, row | {"HAS_DELTA": True}, warps),
-            (norm_wanted_kernel, row, warps),
-            (tap_kernel, row | {"stride": 3 * width, "NORMED": True}, warps),
+            (add_norm_kernel, row | as_it_is | {"HAS_DELTA": True}, warps),
+            (add_norm_kernel, row | in_ranges | {"HAS_DELTA": True}, warps),
+            (norm_wanted_kernel, row | in_ranges, warps),
+            (tap_kernel, row | as_it_is | {"stride": 3 * width, "NORMED": True}, warps),
             (norm_kernel, row | {"stride": width}, warps),
             (gated_kernel, piece | {"ACTIVATION": 0, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
             (gated_kernel, piece | {"ACTIVATION": 1, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
@@ -302,6 +314,8 @@ def compilations(arch: int) -> Iterator[Compilation]:
         ):
             if kernel is embed_kernel:
                 pointers["out"] = "*fp32"
-            signature = signature_of(kernel, pointers, constants)
+            own = {"delta": "*fp32"} if constants.get("SPLITS") else {}
+            signature = signature_of(kernel, pointers | own, constants)
             which = f", {ACTIVATIONS[constants['ACTIVATION']]}" if "ACTIVATION" in constants else ""
+            which = ", of ranges" if own else which
             yield Compilation(f"{kernel.__name__} {kind}{which}", kernel, signature, constants, count)

@@ -23,7 +23,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import prefetch_weight, start_next_early, wait_for_kernel_before
 from kernels.gemm.ending import put
 from kernels.gemm.fused import BLOCK_M, range_length
-from kernels.gemm.ranges import add_ranges, partial_sums, put_range
+from kernels.gemm.ranges import Product, Ranges, partial_sums, put_range
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.reference import E4M3, INT8, SMALLEST
 
@@ -332,25 +332,23 @@ def linear_fp8(
     group: int,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:  # [R, N]
+) -> Product:  # [R, N]
     (rows, inputs), columns, groups = codes.shape, len(weight), scales.shape[1]
     assert row_scales.shape[1] == groups == ceil_div(inputs, group)
-    out = torch.empty(rows, columns, dtype=out_dtype, device=codes.device)
     tile = fp8_tile_of(inputs, group)
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
     added = row_scales if bias is None else bias
     tiles = ceil_div(columns, tile["BLOCK_N"])
     splits = ceil_div(inputs, length)
-    partial = partial_sums(out, columns, splits, BLOCK_M)
+    partial = partial_sums(rows, columns, splits, BLOCK_M, codes.device)
+    out = torch.empty(rows, columns, dtype=out_dtype, device=codes.device) if partial is None else partial
     launch(
         linear_fp8_kernel, (ceil_div(rows, BLOCK_M), tiles, 1 if partial is None else splits),
-        codes, row_scales, weight, scales, added, out if partial is None else partial, rows,
+        codes, row_scales, weight, scales, added, out, rows,
         columns=columns, inputs=inputs, range_length=length, GROUPS=groups, GROUP=group, ROWS_OF_A_SCALE=block_rows,
         APART=partial is not None, HAS_BIAS=bias is not None and partial is None, **tile,
     )  # fmt: skip
-    if partial is not None:
-        add_ranges(partial, bias, out)
-    return out
+    return out if partial is None else Ranges(partial, bias, out_dtype)
 
 
 def linear_coded(
@@ -363,10 +361,9 @@ def linear_coded(
     block_rows: int = 1,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:  # [R, N]
+) -> Product:  # [R, N]
     assert x.stride(1) == 1 and codes.is_contiguous()
-    (rows, inputs), columns = x.shape, len(codes)
-    out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
+    (rows, inputs), columns, dtype = x.shape, len(codes), out_dtype or x.dtype
     group, kind = group_size or inputs, KINDS[codes.dtype]
     tile = coded_tile_of(inputs, 0 if groups is not None else group, x.dtype)
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
@@ -379,16 +376,15 @@ def linear_coded(
     raw = codes.view(torch.uint8) if kind == 1 else codes
     tiles = ceil_div(columns, tile["BLOCK_N"])
     splits = ceil_div(inputs, length)
-    partial = partial_sums(out, columns, splits, BLOCK_M)
+    partial = partial_sums(rows, columns, splits, BLOCK_M, x.device)
+    out = torch.empty(rows, columns, dtype=dtype, device=x.device) if partial is None else partial
     launch(
         linear_coded_kernel, (ceil_div(rows, BLOCK_M), tiles, 1 if partial is None else splits),
         x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added,
-        out if partial is None else partial, rows, **constants,
+        out, rows, **constants,
         APART=partial is not None, HAS_BIAS=bias is not None and partial is None, **tile,
     )  # fmt: skip
-    if partial is not None:
-        add_ranges(partial, bias, out)
-    return out
+    return out if partial is None else Ranges(partial, bias, dtype)
 
 
 def int8_tile_of(rows: int) -> dict[str, int]:

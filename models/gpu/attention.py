@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Product
 from kernels.kv_store.fused import rotate_and_store
 from kernels.norm_rope_act.fused import sigmoid_gated
 from kernels.paged_attention.fused import LOG2_E, attend_planned, sizes
@@ -47,7 +49,7 @@ class GpuAttention:
         self._keys, self._values = pages[0], pages[1]
         self._kind, self._scratch = kind, scratch
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step) -> Product:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
         spec, (queries, gates) = self._spec, self.store(x, step)
         attended = self._scratch.attended(step.rows, spec.heads * spec.head_dim)
@@ -56,12 +58,14 @@ class GpuAttention:
             self._scratch.partials(spec.heads, spec.head_dim), attended.view(queries.shape), spec.window,
             sinks=self._sinks,
         )  # fmt: skip
-        return self._output(sigmoid_gated(attended, gates) if spec.gated else attended)
+        return self._output.product(attended if gates is None else sigmoid_gated(attended, gates))
 
-    def store(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the rows, in their slots; the queries, and what their gates are made of."""
-        spec, mixed = self._spec, self._qkv(x)
-        qkv, gates = mixed.tensor_split([(spec.heads + 2 * spec.kv_heads) * spec.head_dim], dim=1)
+    def store(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Keys and values of the rows, in their slots; the queries, and what their gates are made of, if they have
+        some."""
+        spec, qkv, gates = self._spec, self._qkv.product(x), None
+        if spec.gated:
+            qkv, gates = whole(qkv).tensor_split([(spec.heads + 2 * spec.kv_heads) * spec.head_dim], dim=1)
         queries = torch.empty(step.rows, spec.heads, spec.head_dim, dtype=x.dtype, device=x.device)
         rotate_and_store(
             qkv, self._keys, self._values, step.slots, step.positions, self._cos, self._sin, queries,

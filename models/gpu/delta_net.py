@@ -7,6 +7,7 @@ import torch
 
 from kernels.delta_rule.fused import delta_rule, norm_gate
 from kernels.delta_rule.reference import Memory, Net
+from kernels.gemm.ranges import Product
 from models.gpu.inputs import Step
 from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
@@ -39,10 +40,10 @@ class GpuDeltaNet:
     def copy_state(self, source: int, target: int) -> None:
         self._memory.copy(source, target)
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step) -> Product:
         """x [R, hidden] -> [R, hidden]; the states of the step's sequences go on."""
         spec, mixed = self._spec, self._mixed(x)
         read = self._scratch.read(step.rows, spec.value_heads, spec.value_dim)
         assert step.states is not None
         delta_rule(self._net, self._memory, mixed, step.states, read)
-        return self._output(norm_gate(read, mixed[:, spec.kept :], self._norm, spec.norm.epsilon))
+        return self._output.product(norm_gate(read, mixed[:, spec.kept :], self._norm, spec.norm.epsilon))

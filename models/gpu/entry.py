@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Product
 from kernels.norm_rope_act.fused import add_norm
 from models.gpu.linears import make_linear
 from models.gpu.place import Place
@@ -11,13 +13,13 @@ from models.spec import Entry, Fused, Given, Norm
 
 
 def add_norm_or_cast(
-    residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor | None, epsilon: float, dtype: torch.dtype
+    residual: torch.Tensor, delta: Product | None, weight: torch.Tensor | None, epsilon: float, dtype: torch.dtype
 ) -> torch.Tensor:
     """residual += delta; its norm, or without a weight itself, in `dtype`."""
     if weight is not None:
         return add_norm(residual, delta, weight, epsilon, dtype)[1]
     if delta is not None:
-        residual += delta
+        residual += whole(delta)
     return residual.to(dtype)
 
 

@@ -5,7 +5,7 @@
     then:                   add+norm of the wanted rows, head
 
 each a kernel (coded linears leave the activation to one more); and behind each layer that is a tap, residual + delta to
-the features.
+the features. Where a linear's K is cut in ranges, the kernel behind it adds them as it reads.
 
 The residual stream is float32, what linears read has the dtype of the options, logits are float32 and stay on the
 device. Within a step nothing waits for the device: inputs travel with one copy from pinned memory.
@@ -28,6 +28,8 @@ import torch
 from kernels import interpreter
 from kernels.device import device_of
 from kernels.gemm import fused as gemm
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Product
 from kernels.launch import computes, listed, only_compiling
 from kernels.norm_rope_act.fused import add_norm, embed, feed, norm, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
@@ -358,7 +360,8 @@ class GpuExecutor:
     ) -> torch.Tensor:
         """Logits of the wanted rows, or of the first `with_logits` of them, written to `logits` if that is given, as
         what the head reads is to `final`."""
-        residual, delta, beside = self._embedded(step.tokens), None, None
+        residual, beside = self._embedded(step.tokens), None
+        delta: Product | None = None
         if self._entry is not None and hidden is not None:
             residual, beside = self._entry(residual, hidden[step.feature_rows])
         for index, layer in enumerate(self._layers):
@@ -373,7 +376,7 @@ class GpuExecutor:
         if self._head is None:
             return residual.new_empty(len(rows), 0)
         if self._norm is None:
-            x = (residual[rows] + delta[rows].float()).to(self._dtype)
+            x = (residual[rows] + whole(delta)[rows].float()).to(self._dtype)
             x = x if final is None else final.copy_(x)
         else:
             x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype, final)
@@ -384,8 +387,8 @@ class GpuExecutor:
 
     # With other ranks ---------------------------------------------------------------------------------
 
-    def _summed(self, delta: torch.Tensor) -> torch.Tensor:
-        return delta if self._group is None or not computes() else self._group.sum(delta)
+    def _summed(self, delta: Product) -> Product:
+        return delta if self._group is None or not computes() else self._group.sum(whole(delta))
 
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """A rank has some tokens' rows, and zeros for the others."""
@@ -396,7 +399,7 @@ class GpuExecutor:
         own = tokens - cut.first
         inside = (own >= 0) & (own < len(self._embedding))
         found = embed(own.clamp(0, len(self._embedding) - 1), self._embedding)
-        return self._summed(found * (inside[:, None] * scale))
+        return whole(self._summed(found * (inside[:, None] * scale)))
 
     def _side_by_side(self, group: Group, own: torch.Tensor) -> torch.Tensor:
         network = self._network
@@ -406,7 +409,7 @@ class GpuExecutor:
         return group.side_by_side(filled, network.vocab_size)
 
     def _keep(
-        self, place: Tap, residual: torch.Tensor, delta: torch.Tensor, step: Step, features: torch.Tensor | None
+        self, place: Tap, residual: torch.Tensor, delta: Product, step: Step, features: torch.Tensor | None
     ) -> None:
         """Residual + delta go to the columns of this tap, if it is one."""
         if features is None or place not in self._taps:
@@ -447,6 +450,6 @@ def _end_norm(spec: Norm | None, place: Place) -> tuple[torch.Tensor, float] | N
     return None if spec is None else (place.norm(spec), spec.epsilon)
 
 
-def _ended(delta: torch.Tensor, end: tuple[torch.Tensor, float] | None) -> torch.Tensor:
+def _ended(delta: Product, end: tuple[torch.Tensor, float] | None) -> Product:
     """What a layer's part gives, normed where the layer says so."""
-    return delta if end is None else norm(delta, *end)
+    return delta if end is None else norm(whole(delta), *end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from kernels.gemm.fused import linear_by_head
+from kernels.gemm.ranges import Product
 from kernels.kv_store.fused import rotate_and_store_latent
 from kernels.mla_attention.fused import Waiting, attend_planned, sizes
 from kernels.norm_rope_act.fused import norm
@@ -52,7 +53,7 @@ class GpuLatentAttention:
         """pages [1, pages, page_tokens, latent + rope] of this layer; `kind`: which of a step's plans is its."""
         self._latents, self._kind, self._scratch = pages[0], kind, scratch
 
-    def __call__(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: Step) -> Product:
         """x [R, hidden] -> [R, hidden]; latents and rotated keys of all rows go to their slots first."""
         spec, rows = self._spec, step.rows
         q = self._queries(x).view(rows, spec.heads, spec.nope_dim + spec.rope_dim)
@@ -70,7 +71,7 @@ class GpuLatentAttention:
         )  # fmt: skip
         values = torch.empty(rows, spec.heads, spec.value_dim, dtype=x.dtype, device=x.device)
         linear_by_head(attended, self._value_up, values)
-        return self._output(values.flatten(1))
+        return self._output.product(values.flatten(1))
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         if self._q_down is None:

@@ -4,12 +4,13 @@ is stored and by what was asked for. Each says `how` it multiplies, for the exec
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 
 from kernels.gemm import fused as gemm
-from kernels.gemm.ending import interleaved
+from kernels.gemm.ending import interleaved, whole
+from kernels.gemm.ranges import Product
 from kernels.norm_rope_act.fused import gated
 from kernels.quant import fused as quant
 from kernels.quant.reference import quantize_rows
@@ -21,26 +22,30 @@ from models.spec import Linear, Mlp
 _FP8_STEP = 32
 
 
-class GpuLinear(Protocol):
+class GpuLinear(ABC):
     how: str
 
     def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
         """[R, K] -> [R, N], of x's dtype unless another is asked for."""
-        ...
+        return whole(self.product(x, out_dtype))
+
+    @abstractmethod
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
+        """The same, for who adds the ranges of K where it is cut."""
 
 
-class InvariantLinear:
+class InvariantLinear(GpuLinear):
     """Triton with a fixed tile: a row's bits depend on the row alone."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.how = f"{_name(weight.dtype)} (Triton)"
         self.weight, self.bias = weight, bias
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-        return gemm.linear(x, self.weight, self.bias, out_dtype)
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
+        return gemm.product(x, self.weight, self.bias, out_dtype)
 
 
-class InvariantGates:
+class InvariantGates(GpuLinear):
     """An InvariantLinear of gates and ups, and the activation, in one kernel."""
 
     def __init__(self, linear: InvariantLinear, activation: str, limit: float) -> None:
@@ -48,33 +53,33 @@ class InvariantGates:
         self._weight = interleaved(linear.weight)
         self._bias = None if linear.bias is None else interleaved(linear.bias)
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         return gemm.linear(x, self._weight, self._bias, out_dtype, activation=self._activation, limit=self._limit)
 
 
-class LibraryLinear:
+class LibraryLinear(GpuLinear):
     """The vendor's library, which picks a kernel by the number of rows."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.how = f"{_name(weight.dtype)} ({'cuBLAS' if weight.is_cuda else 'torch'})"
         self.weight, self._bias = weight, bias
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         out = torch.nn.functional.linear(x, self.weight, self._bias)
         return out if out_dtype is None else out.to(out_dtype)
 
 
-class ThenGated:
+class ThenGated(GpuLinear):
     """A linear of gates and ups, and the activation behind it."""
 
     def __init__(self, linear: GpuLinear, activation: str, limit: float) -> None:
         self.how, self._linear, self._activation, self._limit = linear.how, linear, activation, limit
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         return gated(self._linear(x, out_dtype), self._activation, self._limit)
 
 
-class Int8Linear:
+class Int8Linear(GpuLinear):
     """int8 weights with a scale a column, activations made int8 with a scale a row."""
 
     how = "int8 x int8"
@@ -82,11 +87,11 @@ class Int8Linear:
     def __init__(self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._codes, self._scales, self._bias = codes, scales, bias
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         return quant.linear_int8(*quant.quantize_rows(x), self._codes, self._scales, self._bias, out_dtype or x.dtype)
 
 
-class Fp8Linear:
+class Fp8Linear(GpuLinear):
     """e4m3 weights, activations made e4m3 in groups as wide as the weight's."""
 
     how = "e4m3 x e4m3"
@@ -95,14 +100,14 @@ class Fp8Linear:
         self._codes, self._scales = part.codes.to(device), part.scales.float().to(device).contiguous()
         self._block_rows, self._group, self._bias = part.block_rows, part.group_size, bias
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         codes, scales = quant.quantize_rows_fp8(x, self._group)
         return quant.linear_fp8(
             codes, scales, self._codes, self._scales, self._block_rows, self._group, self._bias, out_dtype or x.dtype
         )
 
 
-class CodedLinear:
+class CodedLinear(GpuLinear):
     """Codes made numbers of x's dtype on their way into the matrix unit."""
 
     def __init__(self, part: StoredPart, bias: torch.Tensor | None, device: torch.device) -> None:
@@ -112,7 +117,7 @@ class CodedLinear:
         self._groups = None if part.groups is None else part.groups.to(device)
         self._group_size, self._block_rows, self._bias = part.group_size, part.block_rows, bias
 
-    def __call__(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    def product(self, x: torch.Tensor, out_dtype: torch.dtype | None = None) -> Product:
         return quant.linear_coded(
             x, self._codes, self._scales, self._zeros, self._groups, self._group_size, self._block_rows, self._bias,
             out_dtype,

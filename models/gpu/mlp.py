@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from kernels.gemm import fused as gemm
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Product
 from kernels.moe.fused import experts, route
 from kernels.moe.reference import own_choices
 from kernels.norm_rope_act.fused import sigmoid_gated
@@ -21,8 +23,8 @@ class GpuMlp:
         self._gates, self._down = make_gates(spec, place), make_linear(spec.down, place)
         self.linears: list[GpuLinear] = [self._gates, self._down]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(self._gates(x))
+    def __call__(self, x: torch.Tensor) -> Product:
+        return self._down.product(self._gates(x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class GpuExperts:
         ids, weights = route(logits, self._bias, **self._facts)
         if self._own:
             ids, weights = own_choices(ids, weights, *self._own)
-        shared = self._shared(x) if self._shared else None
+        shared = whole(self._shared(x)) if self._shared else None
         if shared is not None and self._shared_gate is not None:
             shared = sigmoid_gated(shared, self._shared_gate(x, torch.float32))
         return experts(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Ranges
 from kernels.kv_store import fused, reference
 from kernels.testing import TOLERANCE, assert_close, assert_same_bits, device, poisoned, random
 
@@ -137,6 +139,32 @@ def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
     # Rows that are further apart than they are wide.
     beside = torch.cat([qkv, poisoned(6, 24, dtype=torch.float32)], dim=1)
     for ours, theirs in zip(run(slice(0, 6), beside[:, : qkv.shape[1]]), together, strict=True):
+        assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("size", "biased"), [(SIZES[0], False), (SIZES[2], True), (SIZES[4], False)], ids=str)
+def test_a_product_in_ranges_is_turned_and_kept_with_the_bits_of_their_sum(
+    size: tuple, biased: bool, dtype: torch.dtype
+) -> None:
+    heads, kv_heads, head_dim, width, page_tokens, interleaved, normed = size
+    columns = (heads + 2 * kv_heads) * head_dim
+    slots = torch.tensor([5, -1, 40], device=device())
+    positions = torch.tensor([199, 3, 17], dtype=torch.int32, device=device())
+    weights = [random(head_dim, dtype=dtype, seed=1)] * 2 if normed else [None, None]
+    bias = random(columns, dtype=dtype, seed=2) if biased else None
+    qkv = Ranges(random(3, 3, columns, dtype=torch.float32), bias, dtype)
+    second = torch.tensor([0, 1, 1, 1], dtype=torch.int32, device=device()), torch.tensor([60], device=device())
+    made = []
+    for given in (qkv, whole(qkv)):
+        keys, values = (torch.zeros(20, kv_heads, page_tokens, head_dim, dtype=dtype, device=device()) for _ in "kv")
+        queries = torch.zeros(3, heads, head_dim, dtype=dtype, device=device())
+        fused.rotate_and_store(
+            given, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved, second
+        )
+        made.append((keys, values, queries))
+    assert all(each.count_nonzero() for each in made[0])
+    for ours, theirs in zip(*made, strict=True):
         assert_same_bits(ours, theirs)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Ranges
 from kernels.norm_rope_act import fused, reference
 from kernels.testing import assert_close, assert_same_bits, device, poisoned, random
 
@@ -59,6 +61,29 @@ def test_a_tap_writes_each_row_to_its_place_and_no_other_column(
     assert_close(columns[places.long()], expected, dtype)
     assert_same_bits(residual, before)
     assert out[:, :width].isnan().all() and out[:, 2 * width :].isnan().all() and out[4].isnan().all()
+
+
+@BOTH
+@pytest.mark.parametrize(("splits", "biased"), [(2, True), (3, False)])
+@pytest.mark.parametrize("width", [72, 1100])
+def test_what_is_added_may_be_in_ranges_with_the_bits_of_their_sum(
+    width: int, splits: int, biased: bool, dtype: torch.dtype
+) -> None:
+    bias = random(width, dtype=dtype, seed=1) if biased else None
+    delta = Ranges(random(splits, 3, width, dtype=torch.float32), bias, dtype)
+    expected = delta.partial.sum(0) + (0 if bias is None else bias)
+    assert_close(whole(delta), expected, dtype)
+    assert whole(delta).dtype == dtype
+    weight = random(width, dtype=torch.float32, seed=2)
+    rows, places = (torch.tensor(each, dtype=torch.int32, device=device()) for each in ([2, 0], [1, 2, 0]))
+    made = []
+    for given in (delta, whole(delta)):
+        residual, columns = random(3, width, dtype=torch.float32, seed=3), torch.zeros_like(whole(delta))
+        fused.tap(residual, given, places, columns, weight, EPSILON)
+        wanted = fused.norm_wanted(residual, given, rows, weight, EPSILON, dtype)
+        made.append([columns, wanted, *fused.add_norm(residual, given, weight, EPSILON, dtype)])
+    for ours, theirs in zip(*made, strict=True):
+        assert_same_bits(ours, theirs)
 
 
 @BOTH

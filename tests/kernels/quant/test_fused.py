@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels.gemm.ending import whole
 from kernels.gemm.fused import BLOCK_M
 from kernels.launch import architecture
 from kernels.quant import fused, reference
@@ -14,7 +15,7 @@ INPUTS, OUTPUTS = 200, 70
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
-def whole(low: int, high: int, *shape: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
+def integers(low: int, high: int, *shape: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
     drawn = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
     return drawn.to(dtype).to(device())
 
@@ -68,7 +69,7 @@ def test_every_number_becomes_the_nearest_e4m3() -> None:
 @pytest.mark.parametrize("rows", [1, 20, 300])
 def test_int8_times_int8_is_that_of_plain_torch(rows: int) -> None:
     codes, row_scales = reference.quantize_rows(random(rows, INPUTS, dtype=torch.float32))
-    weight, of_columns = whole(-127, 128, OUTPUTS, INPUTS, dtype=torch.int8), scales(OUTPUTS, of=73)
+    weight, of_columns = integers(-127, 128, OUTPUTS, INPUTS, dtype=torch.int8), scales(OUTPUTS, of=73)
     bias = random(OUTPUTS, dtype=torch.float32, seed=3)
     out = fused.linear_int8(codes, row_scales, weight, of_columns, bias)
     assert_close(out, reference.linear_int8(codes, row_scales, weight, of_columns, bias))
@@ -82,7 +83,7 @@ def test_e4m3_times_e4m3_is_that_of_plain_torch(group: int, block_rows: int) -> 
     weight, shape = e4m3(OUTPUTS, INPUTS), (-(-OUTPUTS // block_rows), -(-INPUTS // group))
     of_columns, bias = scales(*shape, of=1), random(OUTPUTS, dtype=torch.float32, seed=3)
     arguments = weight, of_columns, block_rows, group, bias
-    out = fused.linear_fp8(codes, row_scales, *arguments)
+    out = whole(fused.linear_fp8(codes, row_scales, *arguments))
     expected = reference.linear_fp8(codes, row_scales, *arguments)
     if architecture(out.device) != 90:
         assert_close(out, expected)
@@ -131,23 +132,23 @@ def test_coded_weights_give_what_dense_ones_give(
     dtype: torch.dtype, kind: str, group: int, block_rows: int, has_zeros: bool, any_order: bool
 ) -> None:
     x, codes, of_columns, facts = coded_example(3, INPUTS, dtype, kind, group, block_rows, has_zeros, any_order)
-    out = fused.linear_coded(x, codes, of_columns, **facts)
+    out = whole(fused.linear_coded(x, codes, of_columns, **facts))
     assert_close(out, reference.linear_coded(x, codes, of_columns, **facts), dtype)
 
 
 def coded_example(rows, inputs, dtype, kind, group, block_rows, has_zeros, any_order):
     x, groups = random(rows, inputs, dtype=dtype), -(-inputs // (group or inputs))
     codes = {
-        "int8": lambda: whole(-127, 128, OUTPUTS, inputs, dtype=torch.int8),
+        "int8": lambda: integers(-127, 128, OUTPUTS, inputs, dtype=torch.int8),
         "fp8": lambda: e4m3(OUTPUTS, inputs),
-        "int4": lambda: whole(0, 256, OUTPUTS, (inputs + 1) // 2, dtype=torch.uint8),
+        "int4": lambda: integers(0, 256, OUTPUTS, (inputs + 1) // 2, dtype=torch.uint8),
     }[kind]()
     of_columns = scales(-(-OUTPUTS // block_rows), groups, of={"int8": 73, "fp8": 1, "int4": 6}[kind])
     facts = {"group_size": group, "block_rows": block_rows, "bias": random(OUTPUTS, dtype=dtype, seed=3)}
     if has_zeros:
-        facts["zeros"] = whole(0, 16, OUTPUTS, groups, dtype=torch.int16, seed=4)
+        facts["zeros"] = integers(0, 16, OUTPUTS, groups, dtype=torch.int16, seed=4)
     if any_order:
-        facts["groups"] = whole(0, groups, inputs, dtype=torch.int32, seed=5)
+        facts["groups"] = integers(0, groups, inputs, dtype=torch.int32, seed=5)
     return x, codes, of_columns, facts
 
 
@@ -155,13 +156,13 @@ def test_an_odd_number_of_inputs_leaves_half_a_byte_unread() -> None:
     x, codes, of_columns, facts = coded_example(2, 33, torch.float32, "int4", 0, 1, False, False)
     codes[:, -1] |= 0xF0
     expected = reference.linear_coded(x, codes, of_columns, **facts)
-    assert_close(fused.linear_coded(x, codes, of_columns, **facts), expected)
+    assert_close(whole(fused.linear_coded(x, codes, of_columns, **facts)), expected)
 
 
 def test_e4m3_that_is_no_number_shows() -> None:
     x, codes, of_columns, facts = coded_example(2, 40, torch.float32, "fp8", 0, OUTPUTS, False, False)
     codes.view(torch.uint8)[5, 3] = 0x7F
-    out = fused.linear_coded(x, codes, of_columns, **facts)
+    out = whole(fused.linear_coded(x, codes, of_columns, **facts))
     assert out.isnan().any(dim=0).nonzero().flatten().tolist() == [5]
 
 
@@ -169,8 +170,8 @@ def test_e4m3_that_is_no_number_shows() -> None:
 def test_a_row_has_the_same_bits_alone_and_among_many(kind: str) -> None:
     rows = BLOCK_M + 3
     x, codes, of_columns, facts = coded_example(rows, 1200, torch.bfloat16, kind, 240, 1, kind == "int4", False)
-    many = fused.linear_coded(x, codes, of_columns, **facts)
-    assert_same_bits(fused.linear_coded(x[7:8], codes, of_columns, **facts), many[7:8])
+    many = whole(fused.linear_coded(x, codes, of_columns, **facts))
+    assert_same_bits(whole(fused.linear_coded(x[7:8], codes, of_columns, **facts)), many[7:8])
     if kind == "fp8":
         row_codes, row_scales = reference.quantize_rows_fp8(x, 240)
         arguments = codes, of_columns, 1, 240, facts["bias"]
@@ -182,5 +183,5 @@ def test_a_row_of_e4m3_has_the_same_bits_alone_and_among_many() -> None:
     rows, inputs, group = BLOCK_M + 3, 1200, 128
     codes, row_scales = reference.quantize_rows_fp8(random(rows, inputs, dtype=torch.float32), group)
     arguments = e4m3(OUTPUTS, inputs), scales(1, 10, of=1), OUTPUTS, group
-    many = fused.linear_fp8(codes, row_scales, *arguments)
-    assert_same_bits(fused.linear_fp8(codes[7:8], row_scales[7:8], *arguments), many[7:8])
+    many = whole(fused.linear_fp8(codes, row_scales, *arguments))
+    assert_same_bits(whole(fused.linear_fp8(codes[7:8], row_scales[7:8], *arguments)), many[7:8])
