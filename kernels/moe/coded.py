@@ -22,9 +22,9 @@ BLOCK_M = 16
 
 @dataclass(frozen=True, slots=True)
 class CodedExperts:
-    """One linear of all experts, as models/quantized/stored.py keeps a matrix."""
+    """One linear of all experts, as kernels/quant reads a matrix."""
 
-    codes: torch.Tensor  # [E, N, K] int8 or float8_e4m3fn, or [E, N, K/2 rounded up] uint8: two codes of 4 bits
+    codes: torch.Tensor  # [E, N, K] int8 or float8_e4m3fn, or [E, N, K/2 in whole steps] uint8 (quant's halves_apart)
     scales: torch.Tensor  # [E, N / block_rows rounded up, groups]
     zeros: torch.Tensor | None  # [E, N, groups]
     groups: torch.Tensor | None  # [E, K]: the group of each input, where groups aren't neighbours
@@ -50,8 +50,7 @@ def expert_coded_kernel(
 ):  # fmt: skip
     """out[pair] = weight[expert of pair] · x[pair // PAIRS_OF_A_ROW]."""
     wait_for_kernel_before()
-    PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
-    BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
+    BYTES: tl.constexpr = (inputs + BLOCK_K - 1) // BLOCK_K * BLOCK_K // 2 if KIND == 2 else inputs
     SCALES: tl.constexpr = (columns + ROWS_OF_A_SCALE - 1) // ROWS_OF_A_SCALE * GROUPS
     # A row that no tile has: what stands at an empty place.
     NOBODY: tl.constexpr = 1 << 30
@@ -68,7 +67,7 @@ def expert_coded_kernel(
         )  # fmt: skip
         inside = (pair >= 0)[:, None] & (n < columns)[None, :]
         to = out + pair.to(tl.int64)[:, None] * columns + n[None, :]
-        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+        tl.store(to, tl.trans(total).to(out.dtype.element_ty), mask=inside)
 
 
 def expert_coded(
@@ -97,7 +96,8 @@ def expert_coded(
 
 
 def tile_of(inputs: int, group: int, dtype: torch.dtype) -> dict[str, int]:
-    return coded_tile_of(inputs, group, dtype) | {"BLOCK_M": BLOCK_M, "warps": 4}
+    tile = coded_tile_of(inputs, group, dtype) | {"BLOCK_M": BLOCK_M, "warps": 4}
+    return tile | {"BLOCK_N": min(tile["BLOCK_N"], 64)}
 
 
 def compilations(arch: int) -> Iterator[Compilation]:

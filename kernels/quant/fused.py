@@ -29,6 +29,8 @@ from kernels.quant.reference import E4M3, INT8, SMALLEST
 
 # Compute capability from which matrix units multiply e4m3.
 FP8_FROM = 89
+# Programs of `linear_int8` that keep a GPU busy.
+_ENOUGH_PROGRAMS = 128
 KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1, torch.uint8: 2}
 
 
@@ -41,10 +43,10 @@ def _whole(x):
 @triton.jit
 def from_e4m3(byte):
     """The number that these 8 bits stand for, in float32. By hand: older chips and the interpreter know no e4m3.
-    As float16 the exponent is 8 too small."""
-    wide = byte.to(tl.int16)
-    bits = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
-    value = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    Put into a float32's sign, exponent and fraction, they stand for 2^-120 times as much."""
+    wide = byte.to(tl.int32)
+    bits = ((wide << 24) >> 4) & ~0x780FFFFF
+    value = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
     return tl.where((wide & 0x7F) == 0x7F, float("nan"), value)
 
 
@@ -130,14 +132,19 @@ def _fp8_range(
     """Steps of K that lie within a group each: the sum of a step, times its scales, is added in float32."""
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     x_rows, weight_rows = x + m.to(tl.int64)[:, None] * inputs, weight + n.to(tl.int64)[None, :] * inputs
+    of_rows, of_columns = row_scales + m * GROUPS, scales + n // ROWS_OF_A_SCALE * GROUPS
+    row_scale = tl.load(of_rows + first // GROUP, mask=m < rows, other=0.0)
+    scale = tl.load(of_columns + first // GROUP, mask=n < columns, other=0.0)
     for start in range(first, last, BLOCK_K):
+        # Of the next step, so that no step waits for its own.
+        ahead = tl.minimum(start + BLOCK_K, inputs - 1) // GROUP
+        row_scale_ahead = tl.load(of_rows + ahead, mask=m < rows, other=0.0)
+        scale_ahead = tl.load(of_columns + ahead, mask=n < columns, other=0.0)
         k = start + tl.arange(0, BLOCK_K)
         a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < last)[None, :], other=0.0)
         b = tl.load(weight_rows + k[:, None], mask=(n < columns)[None, :] & (k < last)[:, None], other=0.0)
-        group = start // GROUP
-        of_rows = tl.load(row_scales + m * GROUPS + group, mask=m < rows, other=0.0)[:, None]
-        of_columns = tl.load(scales + n // ROWS_OF_A_SCALE * GROUPS + group, mask=n < columns, other=0.0)[None, :]
-        total += tl.dot(a, b, out_dtype=tl.float32) * of_rows * of_columns
+        total += tl.dot(a, b, out_dtype=tl.float32) * row_scale[:, None] * scale[None, :]
+        row_scale, scale = row_scale_ahead, scale_ahead
     return total
 
 
@@ -174,33 +181,32 @@ def linear_fp8_kernel(
 
 
 @triton.jit
-def _numbers(
-    raw, scales, zeros, groups, n, k, columns: tl.constexpr, inputs: tl.constexpr, KIND: tl.constexpr,
-    GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
-):  # fmt: skip
-    """(code − zero) · scale in float32, of codes [K, N]."""
+def _numbers(raw, scale, zero, half: tl.constexpr, KIND: tl.constexpr):
+    """(code − zero) · scale in float32. A whole number is put into the last bits of 2²³, which is then taken away with
+    the zero: exact, and faster than a conversion. The high half of a byte stays where it is, as 16 times its code."""
     if KIND == 1:
-        value = from_e4m3(raw)
-    else:
-        value = raw.to(tl.float32)
-    if ONE_GROUP:
-        # All of this step: one scale a column instead of one a number.
-        group = tl.min(k, axis=0)[None] // GROUP
-        known = n[None, :] < columns
-        group = group[:, None]
-    else:
-        known = (n[None, :] < columns) & (k[:, None] < inputs)
-        if HAS_GROUPS:
-            group = tl.load(groups + k, mask=k < inputs, other=0)[:, None]
-        else:
-            group = (k // GROUP)[:, None]
-    if HAS_ZEROS:
-        value -= tl.load(zeros + n[None, :] * GROUPS + group, mask=known, other=0).to(tl.float32)
+        return (from_e4m3(raw) - zero) * scale
     elif KIND == 2:
-        value -= 8.0
-    of_column = tl.load(scales + n[None, :] // ROWS_OF_A_SCALE * GROUPS + group, mask=known, other=0.0)
-    return value * of_column.to(tl.float32)
+        bits = (raw.to(tl.int32) | 0x4B000000) & (0x7F0000F0 if half == 1 else 0x7F00000F)
+        zero, scale = zero * (15 * half + 1), scale * (1 - 0.9375 * half)
+        return (bits.to(tl.float32, bitcast=True) - (zero + 8388608.0)) * scale
+    else:
+        bits = (raw.to(tl.int32) & 255) ^ 0x4B000080
+        return (bits.to(tl.float32, bitcast=True) - (zero + 8388736.0)) * scale
+
+
+@triton.jit
+def _of_group(
+    scales, zeros, n, group, known, KIND: tl.constexpr, GROUPS: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+):  # fmt: skip
+    """Scale and zero of columns n in a group, in float32."""
+    scale = tl.load(scales + n // ROWS_OF_A_SCALE * GROUPS + group, mask=known, other=0.0).to(tl.float32)
+    if HAS_ZEROS:
+        zero = tl.load(zeros + n * GROUPS + group, mask=known, other=0).to(tl.float32)
+    else:
+        zero = tl.zeros_like(scale) + (8.0 if KIND == 2 else 0.0)
+    return scale, zero
 
 
 @triton.jit
@@ -210,28 +216,43 @@ def coded_range(
     HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
-    """A byte of two codes is taken apart, and each half multiplied with its columns of x."""
+    """weight[n, first:last] · x[m, first:last]ᵀ, [N, M]: the matrix unit takes its left side from registers, where
+    codes become numbers. A byte of two codes is multiplied half by half (`halves_apart`)."""
     PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
-    BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    x_rows, code_rows = x + m.to(tl.int64)[:, None] * x_stride, codes + n.to(tl.int64)[None, :] * BYTES
+    PART: tl.constexpr = BLOCK_K // PER_BYTE
+    BYTES: tl.constexpr = (inputs + BLOCK_K - 1) // BLOCK_K * PART if KIND == 2 else inputs
+    known = (n < columns)[:, None]
+    column, to_x = n.to(tl.int64)[:, None], x + m.to(tl.int64)[None, :] * x_stride
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    if ONE_GROUP:
+        scale, zero = _of_group(
+            scales, zeros, n[:, None], first // GROUP, known, KIND, GROUPS, ROWS_OF_A_SCALE, HAS_ZEROS
+        )
     for start in range(first, last, BLOCK_K):
-        byte = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
-        raw = tl.load(code_rows + byte[:, None], mask=(n < columns)[None, :] & (byte < BYTES)[:, None], other=0)
+        byte = start // PER_BYTE + tl.arange(0, PART)
+        raw = tl.load(codes + column * BYTES + byte[None, :], mask=known & (byte < BYTES)[None, :], other=0)
+        if ONE_GROUP and GROUPS > 1:
+            # Of the next step, so that no step waits for its own.
+            ahead = tl.minimum(start + BLOCK_K, inputs - 1) // GROUP
+            scale_ahead, zero_ahead = _of_group(
+                scales, zeros, n[:, None], ahead, known, KIND, GROUPS, ROWS_OF_A_SCALE, HAS_ZEROS
+            )
         for half in tl.static_range(PER_BYTE):
-            k = byte * PER_BYTE + half
-            code = raw if PER_BYTE == 1 else (raw & 15 if half == 0 else raw >> 4)
-            value = _numbers(
-                code, scales, zeros, groups, n, k, columns, inputs, KIND, GROUPS, GROUP, ROWS_OF_A_SCALE,
-                HAS_ZEROS, HAS_GROUPS, ONE_GROUP,
-            )  # fmt: skip
-            a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < last)[None, :], other=0.0)
-            # Beyond K stands whatever a padded code means; x is 0 there, which silences all but NaN.
-            value = tl.where((k < last)[:, None], value, 0.0).to(x.dtype.element_ty)
+            k = start + half * PART + tl.arange(0, PART)
+            if not ONE_GROUP:
+                group = tl.load(groups + k, mask=k < inputs, other=0) if HAS_GROUPS else k // GROUP
+                scale, zero = _of_group(
+                    scales, zeros, n[:, None], group[None, :], known & (k < inputs)[None, :], KIND, GROUPS,
+                    ROWS_OF_A_SCALE, HAS_ZEROS,
+                )  # fmt: skip
+            value = _numbers(raw, scale, zero, half, KIND).to(x.dtype.element_ty)
+            b = tl.load(to_x + k[:, None], mask=(m < rows)[None, :] & (k < last)[:, None], other=0.0)
             if IEEE:
-                total = tl.dot(a.to(tl.float32), value.to(tl.float32), total, input_precision="ieee")
+                total = tl.dot(value.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
             else:
-                total = tl.dot(a, value, total)
+                total = tl.dot(value, b, total)
+        if ONE_GROUP and GROUPS > 1:
+            scale, zero = scale_ahead, zero_ahead
     return total
 
 
@@ -246,7 +267,7 @@ def linear_coded_kernel(
 ):  # fmt: skip
     """As kernels/gemm: a tile of the output, or of one range's sums."""
     PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
-    BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
+    BYTES: tl.constexpr = (inputs + BLOCK_K - 1) // BLOCK_K * BLOCK_K // PER_BYTE if KIND == 2 else inputs
     if tl.num_programs(0) == 1:
         start_next_early()
     STEP: tl.constexpr = range_length // PER_BYTE
@@ -262,16 +283,16 @@ def linear_coded_kernel(
             tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
             ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
         )  # fmt: skip
-        put_range(total, out, rows, columns, m, n, split)
+        put_range(tl.trans(total), out, rows, columns, m, n, split)
     else:
-        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
         for first in range(0, inputs, range_length):
             total += coded_range(
                 x, codes, scales, zeros, groups, rows, columns, inputs, x_stride, m, n, first,
                 tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
                 ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
             )  # fmt: skip
-        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
+        put(tl.trans(total), bias, out, rows, columns, m, n, HAS_BIAS)
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -313,7 +334,7 @@ def linear_int8(
 ) -> torch.Tensor:  # [R, N]
     (rows, inputs), columns = codes.shape, len(weight)
     out = torch.empty(rows, columns, dtype=out_dtype, device=codes.device)
-    tile = int8_tile_of(rows)
+    tile = int8_tile_of(rows, columns)
     grid = (ceil_div(rows, tile["BLOCK_M"]), ceil_div(columns, tile["BLOCK_N"]))
     added = row_scales if bias is None else bias
     launch(
@@ -351,9 +372,22 @@ def linear_fp8(
     return out if partial is None else Ranges(partial, bias, out_dtype)
 
 
+def halves_apart(codes: torch.Tensor, inputs: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Codes as `linear_coded` reads them. Of two codes in a byte [..., K/2 rounded up], neighbours as they are stored,
+    the second comes from half a step of K further on, so that each half meets inputs that are neighbours; K is filled
+    up to whole steps. Others stay. `group` 0: inputs belong to groups in any order."""
+    if codes.dtype != torch.uint8:
+        return codes
+    step = coded_tile_of(inputs, group, dtype)["BLOCK_K"]
+    single = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
+    filled = torch.nn.functional.pad(single, (0, ceil_div(inputs, step) * step - single.shape[-1]))
+    low, high = filled.unflatten(-1, (-1, 2, step // 2)).unbind(-2)
+    return (low | high << 4).flatten(-2)
+
+
 def linear_coded(
     x: torch.Tensor,  # [R, K]
-    codes: torch.Tensor,  # [N, K] int8 or float8_e4m3fn, or [N, K/2 rounded up] uint8: two codes of 4 bits
+    codes: torch.Tensor,  # [N, K] int8 or float8_e4m3fn, or [N, K/2 in whole steps] uint8 (`halves_apart`)
     scales: torch.Tensor,  # [N / block_rows rounded up, groups]
     zeros: torch.Tensor | None = None,  # [N, groups]
     groups: torch.Tensor | None = None,  # [K]
@@ -373,6 +407,7 @@ def linear_coded(
         "GROUPS": scales.shape[1], "GROUP": group, "ROWS_OF_A_SCALE": block_rows,
         "HAS_ZEROS": zeros is not None, "HAS_GROUPS": groups is not None,
     }  # fmt: skip
+    assert kind != 2 or codes.shape[1] == ceil_div(inputs, tile["BLOCK_K"]) * tile["BLOCK_K"] // 2
     raw = codes.view(torch.uint8) if kind == 1 else codes
     tiles = ceil_div(columns, tile["BLOCK_N"])
     splits = ceil_div(inputs, length)
@@ -387,11 +422,18 @@ def linear_coded(
     return out if partial is None else Ranges(partial, bias, dtype)
 
 
-def int8_tile_of(rows: int) -> dict[str, int]:
-    """Sums of whole numbers are exact, so the tile may follow the rows."""
-    if rows <= 16:
-        return {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "stages": 4}
-    return {"BLOCK_M": 64 if rows <= 256 else 128, "BLOCK_N": 128, "BLOCK_K": 128, "stages": 3, "warps": 8}
+def int8_tile_of(rows: int, columns: int) -> dict[str, int]:
+    """Sums of whole numbers are exact, so the tile may follow the rows: the widest that makes enough programs."""
+    # As if they were a power of two, so that those are all that must be compiled.
+    rows = power_of_two(rows)
+    m = 16 if rows <= 16 else 64 if rows <= 256 else 128
+    widths = [n for n in (32, 64, 128) if n == 32 or ceil_div(rows, m) * ceil_div(columns, n) >= _ENOUGH_PROGRAMS]
+    n = min(widths[-1], 64) if m == 16 else widths[-1]
+    # With a narrow tile longer steps, so that as many bytes are on their way.
+    return {
+        "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 256 if n == 32 else 128, "stages": 3 if n == 128 else 4,
+        "warps": 8 if n == 128 else 4,
+    }  # fmt: skip
 
 
 def fp8_tile_of(inputs: int, group: int) -> dict[str, int]:
@@ -413,7 +455,7 @@ def coded_tile_of(inputs: int, group: int, dtype: torch.dtype) -> dict[str, int]
             block_k //= 2
     one = bool(group) and (group >= inputs or group % block_k == 0)
     return {
-        "ONE_GROUP": one, "BLOCK_M": BLOCK_M, "BLOCK_N": 32 if ieee else 64, "BLOCK_K": block_k,
+        "ONE_GROUP": one, "BLOCK_M": BLOCK_M, "BLOCK_N": 32 if ieee else 128, "BLOCK_K": block_k,
         "IEEE": ieee, "stages": 2 if ieee else 3, "warps": 8,
     }  # fmt: skip
 
@@ -432,7 +474,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
     row |= {"LARGEST": E4M3, "GROUP": 128, "BLOCK": 128, "warps": 1}
     yield one("quantize_groups", quantize_groups_kernel, row, x="*bf16", codes="*u8")
     for rows in (1, 64, 512):
-        tile = shape | {"HAS_BIAS": True} | int8_tile_of(rows)
+        tile = shape | {"HAS_BIAS": True} | int8_tile_of(rows, shape["columns"])
         yield one(f"linear_int8 {rows} rows", linear_int8_kernel, tile, x="*i8", weight="*i8")
     for name, group, of in (("blocks", 128, 128), ("one scale", 7168, 4096)) if arch >= FP8_FROM else ():
         tile = shape | {"GROUPS": 7168 // group, "GROUP": group, "ROWS_OF_A_SCALE": of, "HAS_BIAS": True}

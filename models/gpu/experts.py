@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.moe.coded import CodedExperts
+from kernels.quant.fused import halves_apart
 from kernels.quant.reference import quantize_rows
 from models.gpu.linears import one_part, per_output
 from models.gpu.place import Place
@@ -20,7 +21,7 @@ def stack(linears: Sequence[Linear], place: Place) -> torch.Tensor | CodedExpert
     """[E, N, K], filled one by one: at no time are there two copies of all."""
     first = _part(linears[0], place)
     if first is not None:
-        coded = _Stack(first, len(linears), place.device)
+        coded = _Stack(first, len(linears), place)
         if all(coded.put(index, _part(linear, place)) for index, linear in enumerate(linears)):
             return coded.made()
     shape = (len(linears), linears[0].outputs, linears[0].inputs)
@@ -58,10 +59,11 @@ def _part(linear: Linear, place: Place) -> StoredPart | None:
 
 
 class _Stack:
-    def __init__(self, first: StoredPart, experts: int, device: torch.device) -> None:
+    def __init__(self, first: StoredPart, experts: int, place: Place) -> None:
         assert first.scales is not None
-        self._first, self._device, self._experts = first, device, experts
-        self._codes = torch.empty(experts, *first.codes.shape, dtype=first.codes.dtype, device=device)
+        self._first, self._device, self._experts, self._dtype = first, place.device, experts, place.dtype
+        device, codes = place.device, self._as_read(first)
+        self._codes = torch.empty(experts, *codes.shape, dtype=codes.dtype, device=device)
         self._scales = torch.empty(experts, *first.scales.shape, dtype=first.scales.dtype, device=device)
         self._zeros: torch.Tensor | None = None
         self._groups: torch.Tensor | None = None
@@ -76,7 +78,7 @@ class _Stack:
         if (part.kind, part.group_size, part.block_rows) != (first.kind, first.group_size, first.block_rows):
             return False
         # As bytes: torch copies no e4m3 everywhere.
-        self._codes[index].view(torch.uint8).copy_(part.codes.view(torch.uint8))
+        self._codes[index].view(torch.uint8).copy_(self._as_read(part).view(torch.uint8))
         self._scales[index].copy_(part.scales)
         if part.zeros is not None:
             if self._zeros is None:
@@ -86,6 +88,9 @@ class _Stack:
         if part.groups is not None and self._groups is not None:
             self._groups[index].copy_(part.groups)
         return True
+
+    def _as_read(self, part: StoredPart) -> torch.Tensor:
+        return halves_apart(part.codes, part.inputs, 0 if part.groups is not None else part.group_size, self._dtype)
 
     def made(self) -> CodedExperts:
         first = self._first

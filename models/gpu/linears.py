@@ -110,9 +110,13 @@ class Fp8Linear(GpuLinear):
 class CodedLinear(GpuLinear):
     """Codes made numbers of x's dtype on their way into the matrix unit."""
 
-    def __init__(self, part: StoredPart, bias: torch.Tensor | None, device: torch.device) -> None:
+    def __init__(
+        self, part: StoredPart, bias: torch.Tensor | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.how = f"{part.kind} codes made dense on the way"
-        self._codes, self._scales = part.codes.to(device).contiguous(), part.scales.to(device).contiguous()
+        group = 0 if part.groups is not None else part.group_size or part.inputs
+        self._codes = quant.halves_apart(part.codes.to(device), part.inputs, group, dtype).contiguous()
+        self._scales = part.scales.to(device).contiguous()
         self._zeros = None if part.zeros is None else part.zeros.to(device).contiguous()
         self._groups = None if part.groups is None else part.groups.to(device)
         self._group_size, self._block_rows, self._bias = part.group_size, part.block_rows, bias
@@ -140,7 +144,7 @@ def make_linear(spec: Linear, place: Place) -> GpuLinear:
         return Int8Linear(own[0].to(place.device), own[1].to(place.device), bias)
     if part.kind == "fp8" and part.activations and place.arch >= quant.FP8_FROM and part.group_size % _FP8_STEP == 0:
         return Fp8Linear(part, bias, place.device)
-    return CodedLinear(part, bias, place.device)
+    return CodedLinear(part, bias, place.dtype, place.device)
 
 
 def make_gates(spec: Mlp, place: Place) -> GpuLinear:

@@ -9,6 +9,7 @@ import torch
 
 from kernels.moe import fused, reference
 from kernels.moe.coded import CodedExperts
+from kernels.quant.fused import halves_apart
 from kernels.testing import assert_close, assert_same_bits, device, random
 from tests.kernels.moe.facts import PLAIN
 
@@ -75,8 +76,10 @@ def test_experts_are_those_of_plain_torch(rows: int, dtype: torch.dtype) -> None
     assert_close(fused.experts(x, gate_up, down, ids, weights, shared), expected + shared.float(), dtype)
 
 
-def coded(kind: str, outputs: int, inputs: int, seed: int) -> tuple[CodedExperts, torch.Tensor]:
-    """Random codes in every form, and the weights [E, N, K] they stand for."""
+def coded(
+    kind: str, outputs: int, inputs: int, seed: int, dtype: torch.dtype = torch.float32
+) -> tuple[CodedExperts, torch.Tensor]:
+    """Random codes in every form, for rows of this dtype, and the weights [E, N, K] they stand for."""
     dice = torch.Generator().manual_seed(seed)
     group, block_rows = {"int4": (16, 1), "int4 sorted": (16, 1), "int8": (inputs, 1), "fp8": (32, 24)}[kind]
     groups = -(-inputs // group)
@@ -92,7 +95,8 @@ def coded(kind: str, outputs: int, inputs: int, seed: int) -> tuple[CodedExperts
         plain = codes.float()
     else:
         plain = torch.randint(0, 16, (EXPERTS, outputs, inputs), generator=dice)
-        codes = (plain[..., 0::2] | plain[..., 1::2] << 4).to(torch.uint8)
+        stored = (plain[..., 0::2] | plain[..., 1::2] << 4).to(torch.uint8)
+        codes = halves_apart(stored, inputs, 0 if kind == "int4 sorted" else group, dtype)
         zeros = torch.randint(5, 11, (EXPERTS, outputs, groups), generator=dice).to(torch.int16)
         if kind == "int4 sorted":
             sorting = torch.stack([of[torch.randperm(inputs, generator=dice)] for _ in range(EXPERTS)]).int()
@@ -117,7 +121,7 @@ def test_coded_experts_are_those_of_the_weights_they_stand_for(kind: str, rows: 
 
 def test_a_row_has_the_same_bits_with_coded_experts_whichever_rows_share_them() -> None:
     x, (ids, weights) = random(21, HIDDEN, dtype=torch.bfloat16), routed(21)
-    gate_up, down = (coded("int4", *shape, 1)[0] for shape in ((2 * WIDE, HIDDEN), (HIDDEN, WIDE)))
+    gate_up, down = (coded("int4", *shape, 1, x.dtype)[0] for shape in ((2 * WIDE, HIDDEN), (HIDDEN, WIDE)))
     together = fused.experts(x, gate_up, down, ids, weights)
     for row in (0, 7, 20):
         alone = fused.experts(x[row : row + 1], gate_up, down, ids[row : row + 1], weights[row : row + 1])

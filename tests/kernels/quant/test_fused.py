@@ -7,7 +7,7 @@ import torch
 
 from kernels.gemm.ending import whole
 from kernels.gemm.fused import BLOCK_M
-from kernels.launch import architecture
+from kernels.launch import architecture, power_of_two
 from kernels.quant import fused, reference
 from kernels.testing import assert_close, assert_same_bits, device, random
 
@@ -126,14 +126,50 @@ CODED = [
 ]
 
 
+def test_int8_takes_the_widest_tile_that_makes_enough_programs_by_powers_of_two_of_rows() -> None:
+    sizes = {(rows, columns): (tile["BLOCK_M"], tile["BLOCK_N"]) for rows in (1, 16, 64, 200, 256, 2048)
+             for columns in (576, 4096, 28672) for tile in [fused.int8_tile_of(rows, columns)]}  # fmt: skip
+    assert sizes == {
+        (1, 576): (16, 32), (1, 4096): (16, 32), (1, 28672): (16, 64),
+        (16, 576): (16, 32), (16, 4096): (16, 32), (16, 28672): (16, 64),
+        (64, 576): (64, 32), (64, 4096): (64, 32), (64, 28672): (64, 128),
+        (200, 576): (64, 32), (200, 4096): (64, 128), (200, 28672): (64, 128),
+        (256, 576): (64, 32), (256, 4096): (64, 128), (256, 28672): (64, 128),
+        (2048, 576): (128, 64), (2048, 4096): (128, 128), (2048, 28672): (128, 128),
+    }  # fmt: skip
+    for columns in (576, 4096, 6144):
+        assert all(
+            fused.int8_tile_of(rows, columns) == fused.int8_tile_of(power_of_two(rows), columns)
+            for rows in range(1, 2049)
+        )
+
+
+@pytest.mark.parametrize(("inputs", "group"), [(300, 300), (1, 1), (33, 32), (256, 0)])
+def test_two_codes_of_a_byte_go_half_a_step_apart(inputs: int, group: int) -> None:
+    codes = integers(0, 16, 3, inputs + inputs % 2, dtype=torch.uint8)
+    step = fused.coded_tile_of(inputs, group, torch.bfloat16)["BLOCK_K"]
+    apart = fused.halves_apart(codes[:, ::2] | codes[:, 1::2] << 4, inputs, group, torch.bfloat16)
+    for k in range(inputs):
+        at, within = divmod(k, step)
+        byte = apart[:, at * step // 2 + within % (step // 2)]
+        assert torch.equal(byte >> 4 if within >= step // 2 else byte & 15, codes[:, k])
+
+
 @BOTH
 @pytest.mark.parametrize(("kind", "group", "block_rows", "has_zeros", "any_order"), CODED)
 def test_coded_weights_give_what_dense_ones_give(
     dtype: torch.dtype, kind: str, group: int, block_rows: int, has_zeros: bool, any_order: bool
 ) -> None:
     x, codes, of_columns, facts = coded_example(3, INPUTS, dtype, kind, group, block_rows, has_zeros, any_order)
-    out = whole(fused.linear_coded(x, codes, of_columns, **facts))
+    out = multiplied(x, codes, of_columns, **facts)
     assert_close(out, reference.linear_coded(x, codes, of_columns, **facts), dtype)
+
+
+def multiplied(x: torch.Tensor, codes: torch.Tensor, of_columns: torch.Tensor, **facts) -> torch.Tensor:
+    """`linear_coded` of codes as they are stored."""
+    group = 0 if "groups" in facts else facts["group_size"] or x.shape[1]
+    codes = fused.halves_apart(codes, x.shape[1], group, x.dtype)
+    return whole(fused.linear_coded(x, codes, of_columns, **facts))
 
 
 def coded_example(rows, inputs, dtype, kind, group, block_rows, has_zeros, any_order):
@@ -156,13 +192,13 @@ def test_an_odd_number_of_inputs_leaves_half_a_byte_unread() -> None:
     x, codes, of_columns, facts = coded_example(2, 33, torch.float32, "int4", 0, 1, False, False)
     codes[:, -1] |= 0xF0
     expected = reference.linear_coded(x, codes, of_columns, **facts)
-    assert_close(whole(fused.linear_coded(x, codes, of_columns, **facts)), expected)
+    assert_close(multiplied(x, codes, of_columns, **facts), expected)
 
 
 def test_e4m3_that_is_no_number_shows() -> None:
     x, codes, of_columns, facts = coded_example(2, 40, torch.float32, "fp8", 0, OUTPUTS, False, False)
     codes.view(torch.uint8)[5, 3] = 0x7F
-    out = whole(fused.linear_coded(x, codes, of_columns, **facts))
+    out = multiplied(x, codes, of_columns, **facts)
     assert out.isnan().any(dim=0).nonzero().flatten().tolist() == [5]
 
 
@@ -170,8 +206,8 @@ def test_e4m3_that_is_no_number_shows() -> None:
 def test_a_row_has_the_same_bits_alone_and_among_many(kind: str) -> None:
     rows = BLOCK_M + 3
     x, codes, of_columns, facts = coded_example(rows, 1200, torch.bfloat16, kind, 240, 1, kind == "int4", False)
-    many = whole(fused.linear_coded(x, codes, of_columns, **facts))
-    assert_same_bits(whole(fused.linear_coded(x[7:8], codes, of_columns, **facts)), many[7:8])
+    many = multiplied(x, codes, of_columns, **facts)
+    assert_same_bits(multiplied(x[7:8], codes, of_columns, **facts), many[7:8])
     if kind == "fp8":
         row_codes, row_scales = reference.quantize_rows_fp8(x, 240)
         arguments = codes, of_columns, 1, 240, facts["bias"]
