@@ -19,11 +19,12 @@ _BLOCK = 1024
 
 @triton.jit
 def put(
-    total, bias, out, rows, columns: tl.constexpr, m, n, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr = -1,
+    total, bias, out, rows, columns: tl.constexpr, m, first, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr = -1,
     LIMIT: tl.constexpr = 0.0,
 ):  # fmt: skip
-    """Sums of rows m and of this program's columns n. With an activation, a gate and its up stand side by side
+    """Sums of rows m and of the columns from `first` on. With an activation, a gate and its up stand side by side
     (`interleaved`), and out has half the columns."""
+    n = first + tl.arange(0, total.shape[1])
     if HAS_BIAS:
         total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
     if ACTIVATION < 0:
@@ -32,7 +33,7 @@ def put(
         PAIRS: tl.constexpr = total.shape[1] // 2
         rounded = total.to(out.dtype.element_ty).to(tl.float32)
         gate, up = tl.split(tl.reshape(rounded, (total.shape[0], PAIRS, 2)))
-        pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)
+        pair = first // 2 + tl.arange(0, PAIRS)
         _write(activated(gate, up, ACTIVATION, LIMIT), out, rows, columns // 2, m, pair)
 
 
@@ -51,10 +52,11 @@ def add_ranges_kernel(
     start_next_early()
     wait_for_kernel_before()
     m = tl.program_id(0) + tl.arange(0, 1)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(1) * BLOCK
+    n = first + tl.arange(0, BLOCK)
     at = m.to(tl.int64)[:, None] * columns + n[None, :]
     total = added(partial, at, rows.to(tl.int64) * columns, (n < columns)[None, :], SPLITS)
-    put(total, bias, out, rows, columns, m, n, HAS_BIAS, ACTIVATION, LIMIT)
+    put(total, bias, out, rows, columns, m, first, HAS_BIAS, ACTIVATION, LIMIT)
 
 
 def whole(
@@ -76,6 +78,6 @@ def whole(
     return out
 
 
-def interleaved(gates_and_ups: torch.Tensor) -> torch.Tensor:
-    """Rows of gates, then of as many ups, as gate 0, up 0, gate 1, up 1 ..."""
-    return gates_and_ups.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1).contiguous()
+def interleaved(gates_and_ups: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """Rows of gates, then of as many ups, as gate 0, up 0, gate 1, up 1 ... `dim`: where the rows are counted."""
+    return gates_and_ups.unflatten(dim, (2, -1)).transpose(dim, dim + 1).flatten(dim, dim + 1).contiguous()

@@ -90,7 +90,7 @@ def linear_kernel(
             total += _dot_range(
                 x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
             )
-        put(total, bias, out, rows, columns, m, n, HAS_BIAS, ACTIVATION, LIMIT)
+        put(total, bias, out, rows, columns, m, tl.program_id(1) * BLOCK_N, HAS_BIAS, ACTIVATION, LIMIT)
 
 
 @triton.jit(do_not_specialize=["rows"])

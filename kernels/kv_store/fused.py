@@ -135,33 +135,36 @@ def rotate_and_store_kernel(
 
 @triton.jit
 def store_latent(
-    kv, weight, latents, slot, row, epsilon, cos, sin, position,
+    kv, bias, row, rows, weight, latents, slot, epsilon, cos, sin, position,
     LATENT: tl.constexpr, ROPE: tl.constexpr, INTERLEAVED: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
+    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, READ: tl.constexpr,
 ):  # fmt: skip
     """A row's latent, normed, and its key, turned, to a slot."""
     KEPT: tl.constexpr = LATENT + ROPE
     d = tl.arange(0, WHOLE)
-    x = tl.load(kv + row * KEPT + d, mask=d < LATENT, other=0.0).to(tl.float32)
+    x = read_product(kv, bias, row, rows, d, d < LATENT, KEPT, SPLITS, HAS_BIAS, READ)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / LATENT + epsilon)
     x = x * scale * tl.load(weight + d, mask=d < LATENT, other=0.0).to(tl.float32)
     tl.store(latents + slot * KEPT + d, x.to(latents.dtype.element_ty), mask=d < LATENT)
     one = tl.arange(0, 1)
     target = latents + slot * KEPT + LATENT + one[:, None]
-    turn(kv, kv, row, 1, target, LATENT + one, one == 0, weight, epsilon, cos, sin, position,
-         False, INTERLEAVED, ROPE, ROPE, HALF, 1, KEPT, 0, False, kv.dtype.element_ty)  # fmt: skip
+    turn(kv, bias, row, rows, target, LATENT + one, one == 0, weight, epsilon, cos, sin, position,
+         False, INTERLEAVED, ROPE, ROPE, HALF, 1, KEPT, SPLITS, HAS_BIAS, READ)  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rotate_and_store_latent_kernel(
-    q, kv, weight, latents, slots, also_begins, also_slots, positions, cos, sin, queries, epsilon,
+    q, kv, bias, weight, latents, slots, also_begins, also_slots, positions, cos, sin, queries, rows, epsilon,
     HEADS: tl.constexpr, Q_DIM: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, INTERLEAVED: tl.constexpr,
     H: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
+    SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H query heads, then the latent with its key."""
     start_next_early()
     wait_for_kernel_before()
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
     KEPT: tl.constexpr = LATENT + ROPE
+    READ: tl.constexpr = queries.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = tl.load(positions + row)
@@ -173,12 +176,12 @@ def rotate_and_store_latent_kernel(
         turn(q, q, row, 1, target, places, head < HEADS, weight, epsilon, cos, sin, position,
              False, INTERLEAVED, ROPE, ROPE, HALF, 1, HEADS * Q_DIM, 0, False, q.dtype.element_ty)  # fmt: skip
     elif slot >= 0:
-        store_latent(kv, weight, latents, slot, row, epsilon, cos, sin, position,
-                     LATENT, ROPE, INTERLEAVED, HALF, WHOLE)  # fmt: skip
+        store_latent(kv, bias, row, rows, weight, latents, slot, epsilon, cos, sin, position,
+                     LATENT, ROPE, INTERLEAVED, HALF, WHOLE, SPLITS, HAS_BIAS, READ)  # fmt: skip
         if ALSO:
             for i in range(tl.load(also_begins + row), tl.load(also_begins + row + 1)):
-                store_latent(kv, weight, latents, tl.load(also_slots + i), row, epsilon, cos, sin, position,
-                             LATENT, ROPE, INTERLEAVED, HALF, WHOLE)  # fmt: skip
+                store_latent(kv, bias, row, rows, weight, latents, tl.load(also_slots + i), epsilon, cos, sin, position,
+                             LATENT, ROPE, INTERLEAVED, HALF, WHOLE, SPLITS, HAS_BIAS, READ)  # fmt: skip
 
 
 def heads_at_once(head_dim: int) -> int:
@@ -245,7 +248,7 @@ def rotate_and_store(
 
 def rotate_and_store_latent(
     q: torch.Tensor,
-    kv: torch.Tensor,
+    kv: Product,  # ranges: of a product of the queries' dtype
     weight: torch.Tensor,
     epsilon: float,
     latents: torch.Tensor,
@@ -258,12 +261,13 @@ def rotate_and_store_latent(
     also: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     rows, heads, q_dim = q.shape
-    assert q.is_contiguous() and kv.is_contiguous() and queries.is_contiguous() and latents.is_contiguous()
+    product, bias, read = product_of(kv, queries.dtype)
+    assert q.is_contiguous() and product.is_contiguous() and queries.is_contiguous() and latents.is_contiguous()
     constants = _latent_constants(heads, q_dim, len(weight), 2 * cos.shape[1], interleaved)
     launch(
         rotate_and_store_latent_kernel, (rows, ceil_div(heads, constants["H"]) + 1),
-        q, kv, weight, latents, slots, *(also or (positions, slots)), positions, cos, sin, queries, epsilon,
-        warps=4, ALSO=also is not None, **constants,
+        q, product, bias, weight, latents, slots, *(also or (positions, slots)), positions, cos, sin, queries, rows,
+        epsilon, warps=4, ALSO=also is not None, **read, **constants,
     )  # fmt: skip
 
 
@@ -287,8 +291,8 @@ def compilations(arch: int) -> Iterator[Compilation]:
             types |= {"keys": "*u8", "values": "*u8"}
             constants |= row
             yield _compilation(f"rotate_and_store {name}, fp8 pages", rotate_and_store_kernel, types, constants, True)
-    constants = _latent_constants(128, 192, 512, 64, True)
-    types = dict.fromkeys(("q", "kv", "latents", "queries", "weight"), "*bf16") | _TYPES
+    constants = _latent_constants(128, 192, 512, 64, True) | {"SPLITS": 8, "HAS_BIAS": False}
+    types = dict.fromkeys(("q", "bias", "latents", "queries", "weight"), "*bf16") | {"kv": "*fp32"} | _TYPES
     yield _compilation("rotate_and_store_latent deepseek", rotate_and_store_latent_kernel, types, constants, True)
 
 

@@ -2,7 +2,7 @@
 
     route    [R, E] scores          -> ids [R, top_k] ascending, weights [R, top_k]
     sort     pairs (row, choice)    -> places in tiles of BLOCK_M that belong to one expert each; -1: empty
-    linear   a tile times the weight of its expert, to the place of the pair
+    linear   a tile times the weight of its expert, to the place of the pair; gates with their ups
     combine  Σ weight · what the expert gave, in ascending order of the experts
 
 A row's bits don't depend on the rows that share its expert: a tile's rows are independent, its shape and the order
@@ -21,13 +21,12 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.dependent import start_next_early, wait_for_kernel_before
+from kernels.gemm.ranges import Product, product_of, read_product
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.moe import coded
-from kernels.moe.coded import CodedExperts, expert_coded
-from kernels.norm_rope_act.fused import gated
+from kernels.moe.coded import BLOCK_M, CodedExperts, expert_coded, put_pairs
+from kernels.norm_rope_act.fused import ACTIVATIONS
 
-# Rows of a tile: the fewest that matrix instructions take. An expert seldom gets more in a decoding step.
-BLOCK_M = 16
 _PAIRS = 1024
 
 
@@ -37,19 +36,20 @@ def _lowest_best(values, at, SIZE: tl.constexpr):
     return tl.min(tl.where(values == tl.max(values, axis=0), at, SIZE), axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def route_kernel(
-    logits, bias, ids, weights, epsilon, scale,
+    logits, added, bias, ids, weights, rows, epsilon, scale,
     EXPERTS: tl.constexpr, BLOCK: tl.constexpr, TOP_K: tl.constexpr, SIGMOID: tl.constexpr, HAS_BIAS: tl.constexpr,
     NORMALIZE: tl.constexpr, FLOOR: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
-    GROUP_BY_BEST: tl.constexpr, GROUP_BLOCK: tl.constexpr,
+    GROUP_BY_BEST: tl.constexpr, GROUP_BLOCK: tl.constexpr, SPLITS: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
     start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < EXPERTS
-    x = tl.load(logits + row * EXPERTS + at, mask=inside, other=float("-inf")).to(tl.float32)
+    x = read_product(logits, added, row, rows, at, inside, EXPERTS, SPLITS, IS_ADDED, tl.float32)
+    x = tl.where(inside, x, float("-inf"))
     if SIGMOID:
         scores = 1.0 / (1.0 + tl.exp(-x))
     else:
@@ -94,22 +94,9 @@ def route_kernel(
         chosen = tl.where(at == expert, 0, chosen)
 
 
-@triton.jit(do_not_specialize=["pairs"])
-def count_kernel(ids, counts, pairs, BLOCK: tl.constexpr):
-    """counts[e] = pairs of expert e."""
-    start_next_early()
-    wait_for_kernel_before()
-    expert = tl.program_id(0)
-    count = tl.zeros((BLOCK,), dtype=tl.int32)
-    for start in range(0, pairs, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        count += (tl.load(ids + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
-    tl.store(counts + expert, tl.sum(count, axis=0))
-
-
 @triton.jit(do_not_specialize=["pairs", "most_tiles"])
 def place_kernel(
-    ids, counts, places, tile_experts, pairs, most_tiles,
+    ids, places, tile_experts, pairs, most_tiles,
     EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Expert e's pairs, in their order, fill the tiles after those of the experts before it. The last expert
@@ -118,7 +105,13 @@ def place_kernel(
     wait_for_kernel_before()
     expert = tl.program_id(0)
     experts = tl.arange(0, EXPERTS_BLOCK)
-    tiles = (tl.load(counts + experts, mask=experts < EXPERTS, other=0) + BLOCK_M - 1) // BLOCK_M
+    # Of every expert: cheaper than another kernel that counts, as long as a step is no long prompt.
+    counts = tl.zeros((EXPERTS_BLOCK,), dtype=tl.int32)
+    for start in range(0, pairs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        chosen = tl.load(ids + at, mask=at < pairs, other=-1)
+        counts += tl.histogram(chosen, EXPERTS_BLOCK, mask=(chosen >= 0) & (chosen < EXPERTS))
+    tiles = (counts + BLOCK_M - 1) // BLOCK_M
     first = tl.sum(tl.where(experts < expert, tiles, 0), axis=0)
     own = tl.sum(tl.where(experts == expert, tiles, 0), axis=0)
     lane = tl.arange(0, BLOCK_M)
@@ -140,11 +133,12 @@ def place_kernel(
 
 @triton.jit
 def expert_linear_kernel(
-    x, weight, places, tile_experts, out,
-    columns: tl.constexpr, inputs: tl.constexpr, PAIRS_OF_A_ROW: tl.constexpr,
+    x, weight, bias, places, tile_experts, out,
+    columns: tl.constexpr, inputs: tl.constexpr, PAIRS_OF_A_ROW: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
-    """out[pair] = weight[expert of pair] · x[pair // PAIRS_OF_A_ROW]."""
+    """out[pair] = weight[expert of pair] · x[pair // PAIRS_OF_A_ROW], with the ending of kernels/gemm."""
     wait_for_kernel_before()
     tile = tl.program_id(1)
     expert = tl.load(tile_experts + tile).to(tl.int64)
@@ -164,9 +158,8 @@ def expert_linear_kernel(
                 total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
             else:
                 total = tl.dot(a, b, total)
-        inside = (pair >= 0)[:, None] & (n < columns)[None, :]
-        to = out + pair.to(tl.int64)[:, None] * columns + n[None, :]
-        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+        first = tl.program_id(0) * BLOCK_N
+        put_pairs(total, bias + expert * columns, out, columns, pair, first, HAS_BIAS, ACTIVATION, LIMIT)
 
 
 @triton.jit
@@ -197,7 +190,7 @@ def combine_kernel(
 
 
 def route(
-    logits: torch.Tensor,  # [R, E]
+    logits: Product,  # [R, E]; ranges: of a product in float32
     bias: torch.Tensor | None,  # [E]
     *,
     top_k: int,
@@ -211,14 +204,16 @@ def route(
     group_by_best: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [R, top_k] int32, [R, top_k] float32
     """The experts of every row, ids ascending, and their weights."""
-    rows, experts_ = logits.shape
-    ids = torch.empty(rows, top_k, dtype=torch.int32, device=logits.device)
-    weights = torch.empty(rows, top_k, dtype=torch.float32, device=logits.device)
+    product, added, read = product_of(logits, torch.float32)
+    rows, experts_ = product.shape[-2:]
+    ids = torch.empty(rows, top_k, dtype=torch.int32, device=product.device)
+    weights = torch.empty(rows, top_k, dtype=torch.float32, device=product.device)
     launch(
-        route_kernel, (rows,), logits, logits if bias is None else bias, ids, weights, epsilon, scale,
+        route_kernel, (rows,), product, added, product if bias is None else bias, ids, weights, rows, epsilon, scale,
         EXPERTS=experts_, BLOCK=power_of_two(experts_), TOP_K=top_k, SIGMOID=scoring == "sigmoid",
         HAS_BIAS=bias is not None, NORMALIZE=normalize, FLOOR=normalize_floor, GROUPS=groups, TOP_GROUPS=top_groups,
-        GROUP_BY_BEST=group_by_best, GROUP_BLOCK=power_of_two(groups), warps=1 if experts_ <= 256 else 4,
+        GROUP_BY_BEST=group_by_best, GROUP_BLOCK=power_of_two(groups), SPLITS=read["SPLITS"],
+        IS_ADDED=read["HAS_BIAS"], warps=1 if experts_ <= 256 else 4,
     )  # fmt: skip
     return ids, weights
 
@@ -229,13 +224,11 @@ def sort_by_expert(ids: torch.Tensor, experts_: int) -> tuple[torch.Tensor, torc
     pairs = ids.numel()
     # A tile has at least one pair; all but one tile of an expert are full.
     most = min(pairs, pairs // BLOCK_M + experts_)
-    counts = torch.empty(experts_, dtype=torch.int32, device=ids.device)
     places = torch.empty(most * BLOCK_M, dtype=torch.int32, device=ids.device)
     tile_experts = torch.empty(most, dtype=torch.int32, device=ids.device)
     block = min(_PAIRS, power_of_two(pairs, 16))
-    launch(count_kernel, (experts_,), ids, counts, pairs, BLOCK=block)
     launch(
-        place_kernel, (experts_,), ids, counts, places, tile_experts, pairs, most,
+        place_kernel, (experts_,), ids, places, tile_experts, pairs, most,
         EXPERTS=experts_, EXPERTS_BLOCK=power_of_two(experts_), BLOCK_M=BLOCK_M, BLOCK=block,
     )  # fmt: skip
     return places, tile_experts
@@ -249,16 +242,27 @@ def expert_linear(
     pairs: int,
     pairs_of_a_row: int,
     out_dtype: torch.dtype,
+    bias: torch.Tensor | None = None,  # [E, N] float32
+    activation: str = "",
+    limit: float = 0.0,
 ) -> torch.Tensor:  # [pairs, N]
+    """With an `activation`, as kernels/gemm: of gates and ups by turns, [pairs, N / 2]."""
+    assert x.is_contiguous()
+    columns = weight.outputs if isinstance(weight, CodedExperts) else weight.shape[1]
+    out = torch.empty(pairs, columns // 2 if activation else columns, dtype=out_dtype, device=x.device)
+    ending = {
+        "HAS_BIAS": bias is not None, "ACTIVATION": ACTIVATIONS.index(activation) if activation else -1,
+        "LIMIT": float(limit),
+    }  # fmt: skip
+    added = places if bias is None else bias
     if isinstance(weight, CodedExperts):
-        return expert_coded(x, weight, places, tile_experts, pairs, pairs_of_a_row, out_dtype)
-    assert x.is_contiguous() and weight.is_contiguous()
-    columns, inputs = weight.shape[1:]
-    out = torch.empty(pairs, columns, dtype=out_dtype, device=x.device)
+        expert_coded(x, weight, added, places, tile_experts, out, pairs_of_a_row, ending)
+        return out
+    assert weight.is_contiguous()
     tile = tile_of(torch.promote_types(x.dtype, weight.dtype))
     launch(
-        expert_linear_kernel, (ceil_div(columns, tile["BLOCK_N"]), len(tile_experts)), x, weight, places, tile_experts,
-        out, columns=columns, inputs=inputs, PAIRS_OF_A_ROW=pairs_of_a_row, **tile,
+        expert_linear_kernel, (ceil_div(columns, tile["BLOCK_N"]), len(tile_experts)), x, weight, added, places,
+        tile_experts, out, columns=columns, inputs=weight.shape[2], PAIRS_OF_A_ROW=pairs_of_a_row, **ending, **tile,
     )  # fmt: skip
     return out
 
@@ -283,20 +287,19 @@ def combine(
 
 def experts(
     x: torch.Tensor,  # [R, H]
-    gate_up: torch.Tensor | CodedExperts,  # [E, 2·I, H]: gates, then ups
+    gate_up: torch.Tensor | CodedExperts,  # [E, 2·I, H]: gates and ups by turns (kernels/gemm/ending.py)
     down: torch.Tensor | CodedExperts,  # [E, H, I]
     ids: torch.Tensor,  # [R, top_k] int32, ascending in a row
     weights: torch.Tensor,  # [R, top_k] float32
     shared: torch.Tensor | None = None,  # [R, H], added last
     activation: str = "silu",
     limit: float = 0.0,
-    biases: tuple[torch.Tensor, torch.Tensor] | None = None,  # [E, 2·I] and [E, H] float32
+    biases: tuple[torch.Tensor, torch.Tensor] | None = None,  # [E, 2·I], by turns, too, and [E, H] float32
 ) -> torch.Tensor:  # [R, H] float32
     pairs, top_k = ids.numel(), ids.shape[1]
     places, tile_experts = sort_by_expert(ids, len(gate_up))
-    wide = expert_linear(x, gate_up, places, tile_experts, pairs, top_k, x.dtype)
     first, last = (None, None) if biases is None else biases
-    inner = gated(wide, activation, limit, first, ids.flatten())
+    inner = expert_linear(x, gate_up, places, tile_experts, pairs, top_k, x.dtype, first, activation, limit)
     given = expert_linear(inner, down, places, tile_experts, pairs, 1, torch.float32)
     return combine(given, weights, shared, last, ids)
 
@@ -312,10 +315,12 @@ def compilations(arch: int) -> Iterator[Compilation]:
     yield from coded.compilations(arch)
     deepseek = {"EXPERTS": 256, "BLOCK": 256, "TOP_K": 8, "SIGMOID": True, "HAS_BIAS": True, "NORMALIZE": True}
     deepseek |= {"FLOOR": False, "GROUPS": 8, "TOP_GROUPS": 4, "GROUP_BY_BEST": False, "GROUP_BLOCK": 8}
+    deepseek |= {"SPLITS": 8, "IS_ADDED": True}
     qwen = deepseek | {"EXPERTS": 128, "BLOCK": 128, "SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1}
-    fp32 = dict.fromkeys(("logits", "bias", "weights", "given"), "*fp32") | {"epsilon": "fp32", "scale": "fp32"}
-    types = fp32 | dict.fromkeys(("ids", "counts", "places", "tile_experts"), "*i32")
-    types |= {"pairs": "i32", "most_tiles": "i32"}
+    fp32 = dict.fromkeys(("logits", "added", "bias", "weights", "given"), "*fp32")
+    fp32 |= dict.fromkeys(("epsilon", "scale"), "fp32")
+    types = fp32 | dict.fromkeys(("ids", "places", "tile_experts"), "*i32")
+    types |= dict.fromkeys(("rows", "pairs", "most_tiles"), "i32")
 
     def one(name: str, kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 2, **more: str) -> Any:
         signature = signature_of(kernel, types | more, constants)
@@ -323,13 +328,13 @@ def compilations(arch: int) -> Iterator[Compilation]:
 
     yield one("route 256 in groups", route_kernel, deepseek, 1)
     yield one("route 128", route_kernel, qwen | {"TOP_GROUPS": 1, "GROUP_BLOCK": 1}, 1)
-    yield one("count", count_kernel, {"BLOCK": _PAIRS})
     sizes = {"EXPERTS": 256, "EXPERTS_BLOCK": 256, "BLOCK_M": BLOCK_M, "BLOCK": _PAIRS}
     yield one("place", place_kernel, sizes)
     for kind, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         tile = tile_of(dtype)
         stages = tile.pop("stages")
-        constants = {"columns": 4096, "inputs": 7168, "PAIRS_OF_A_ROW": 8, **tile}
+        constants = {"columns": 4096, "inputs": 7168, "PAIRS_OF_A_ROW": 8, "HAS_BIAS": True, "ACTIVATION": 0, **tile}
+        constants |= {"LIMIT": 0.0}
         pointers = {"x": f"*{kind}", "weight": f"*{kind}", "out": f"*{kind}"}
         yield one(f"expert_linear {kind}", expert_linear_kernel, constants, stages=stages, **pointers)
         constants = {"width": 7168, "TOP_K": 8, "HAS_SHARED": True, "HAS_BIAS": True, "BLOCK": 1024}

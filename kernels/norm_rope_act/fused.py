@@ -81,15 +81,18 @@ def tap_kernel(
     tl.store(out + place * stride + at, x.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows"])
+def norm_kernel(
+    x_in, bias, weight, out, rows, epsilon,
+    width: tl.constexpr, stride: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """out = RMSNorm(x) of rows that are `stride` apart."""
     start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
-    x = tl.load(x_in + row * stride + at, mask=inside, other=0.0).to(tl.float32)
+    x = read_product(x_in, bias, row, rows, at, inside, stride, SPLITS, HAS_BIAS, out.dtype.element_ty)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
     normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=inside)
@@ -116,10 +119,9 @@ def activated(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr):
 
 @triton.jit
 def gated_kernel(
-    gate_up, bias, experts, out, width: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out = f(gate) · up, of rows that hold gate and up side by side. `bias` is that of the row's expert."""
+    gate_up, out, width: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out = f(gate) · up, of rows that hold gates, then ups."""
     start_next_early()
     wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
@@ -127,10 +129,6 @@ def gated_kernel(
     inside = at < width
     gate = tl.load(gate_up + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
-    if HAS_BIAS:
-        own = bias + tl.maximum(tl.load(experts + row), 0).to(tl.int64) * 2 * width
-        gate += tl.load(own + at, mask=inside, other=0.0)
-        up += tl.load(own + width + at, mask=inside, other=0.0)
     gated = activated(gate, up, ACTIVATION, LIMIT)
     tl.store(out + row * width + at, gated.to(out.dtype.element_ty), mask=inside)
 
@@ -228,30 +226,27 @@ def tap(
     )  # fmt: skip
 
 
-def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def norm(x: Product, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """RMSNorm of [R, width], whose rows may be further apart than they are wide; the same dtype."""
-    assert x.stride(1) == 1
-    rows, width = x.shape
-    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    launch(norm_kernel, (rows,), x, weight, out, epsilon, width=width, stride=x.stride(0), **_whole_row(width))
+    given, bias, read = product_of(x, x.dtype)
+    rows, width = given.shape[-2:]
+    assert given.stride(-1) == 1
+    out = torch.empty(rows, width, dtype=x.dtype, device=given.device)
+    launch(
+        norm_kernel, (rows,), given, bias, weight, out, rows, epsilon,
+        width=width, stride=given.stride(-2), **read, **_whole_row(width),
+    )  # fmt: skip
     return out
 
 
-def gated(
-    gate_up: torch.Tensor,
-    activation: str = "silu",
-    limit: float = 0.0,
-    bias: torch.Tensor | None = None,  # [E, 2·I] float32
-    experts: torch.Tensor | None = None,  # [R] int32: whose bias is a row's; -1: no row that counts
-) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, activation: str = "silu", limit: float = 0.0) -> torch.Tensor:
     """As the reference: [R, 2·I] -> [R, I], the same dtype."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(PIECE, power_of_two(width))
     launch(
-        gated_kernel, (rows, ceil_div(width, block)), gate_up, gate_up if bias is None else bias,
-        gate_up if experts is None else experts, out, width=width, ACTIVATION=ACTIVATIONS.index(activation),
-        LIMIT=float(limit), HAS_BIAS=bias is not None, BLOCK=block,
+        gated_kernel, (rows, ceil_div(width, block)), gate_up, out,
+        width=width, ACTIVATION=ACTIVATIONS.index(activation), LIMIT=float(limit), BLOCK=block,
     )  # fmt: skip
     return out
 
@@ -292,7 +287,7 @@ def _whole_row(width: int) -> dict[str, int]:
 def compilations(arch: int) -> Iterator[Compilation]:
     types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
     types |= {"bias": "*fp32", "rows": "i32"}
-    types |= dict.fromkeys(("tokens", "given", "wanted", "places", "experts"), "*i32")
+    types |= dict.fromkeys(("tokens", "given", "wanted", "places"), "*i32")
     as_it_is, in_ranges = {"SPLITS": 0, "HAS_BIAS": False}, {"SPLITS": 4, "HAS_BIAS": True}
     for kind, width in (("bf16", 4096), ("fp32", 576)):
         pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "gate", "table", "out"), f"*{kind}")
@@ -304,10 +299,10 @@ def compilations(arch: int) -> Iterator[Compilation]:
             (add_norm_kernel, row | in_ranges | {"HAS_DELTA": True}, warps),
             (norm_wanted_kernel, row | in_ranges, warps),
             (tap_kernel, row | as_it_is | {"stride": 3 * width, "NORMED": True}, warps),
-            (norm_kernel, row | {"stride": width}, warps),
-            (gated_kernel, piece | {"ACTIVATION": 0, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
-            (gated_kernel, piece | {"ACTIVATION": 1, "LIMIT": 0.0, "HAS_BIAS": False}, 4),
-            (gated_kernel, piece | {"ACTIVATION": 2, "LIMIT": 7.0, "HAS_BIAS": True}, 4),
+            (norm_kernel, row | as_it_is | {"stride": width}, warps),
+            (gated_kernel, piece | {"ACTIVATION": 0, "LIMIT": 0.0}, 4),
+            (gated_kernel, piece | {"ACTIVATION": 1, "LIMIT": 0.0}, 4),
+            (gated_kernel, piece | {"ACTIVATION": 2, "LIMIT": 7.0}, 4),
             (sigmoid_gated_kernel, piece | {"stride": 3 * width, "ONE": False}, 4),
             (embed_kernel, piece, 4),
             (feed_kernel, {"VOCABULARY": 128256}, 4),

@@ -177,7 +177,7 @@ def linear_fp8_kernel(
                 x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
                 tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-        put(total, bias, out, rows, columns, m, n, HAS_BIAS)
+        put(total, bias, out, rows, columns, m, tl.program_id(1) * BLOCK_N, HAS_BIAS)
 
 
 @triton.jit
@@ -292,7 +292,7 @@ def linear_coded_kernel(
                 tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
                 ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
             )  # fmt: skip
-        put(tl.trans(total), bias, out, rows, columns, m, n, HAS_BIAS)
+        put(tl.trans(total), bias, out, rows, columns, m, tl.program_id(1) * BLOCK_N, HAS_BIAS)
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

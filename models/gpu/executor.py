@@ -452,4 +452,4 @@ def _end_norm(spec: Norm | None, place: Place) -> tuple[torch.Tensor, float] | N
 
 def _ended(delta: Product, end: tuple[torch.Tensor, float] | None) -> Product:
     """What a layer's part gives, normed where the layer says so."""
-    return delta if end is None else norm(whole(delta), *end)
+    return delta if end is None else norm(delta, *end)

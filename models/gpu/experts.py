@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.gemm.ending import interleaved
 from kernels.moe.coded import CodedExperts
 from kernels.quant.fused import halves_apart
 from kernels.quant.reference import quantize_rows
@@ -17,24 +18,26 @@ from models.quantized.stored import CENTRE, StoredPart
 from models.spec import Linear
 
 
-def stack(linears: Sequence[Linear], place: Place) -> torch.Tensor | CodedExperts:
-    """[E, N, K], filled one by one: at no time are there two copies of all."""
-    first = _part(linears[0], place)
+def stack(linears: Sequence[Linear], place: Place, gates: bool = False) -> torch.Tensor | CodedExperts:
+    """[E, N, K], filled one by one: at no time are there two copies of all. `gates`: of gates and ups, put by turns."""
+    first = _part(linears[0], place, gates)
     if first is not None:
         coded = _Stack(first, len(linears), place)
-        if all(coded.put(index, _part(linear, place)) for index, linear in enumerate(linears)):
+        if all(coded.put(index, _part(linear, place, gates)) for index, linear in enumerate(linears)):
             return coded.made()
     shape = (len(linears), linears[0].outputs, linears[0].inputs)
     whole = torch.empty(shape, dtype=place.dtype, device=place.device)
     for part, linear in zip(whole, linears, strict=True):
-        part.copy_(place.weights.linear(linear).dense(place.dtype))
+        weight = place.weights.linear(linear).dense(place.dtype)
+        part.copy_(interleaved(weight) if gates else weight)
     return whole
 
 
-def stacked_biases(linears: Sequence[Linear], place: Place) -> torch.Tensor:
+def stacked_biases(linears: Sequence[Linear], place: Place, gates: bool = False) -> torch.Tensor:
     """[E, N] float32."""
     biases = [place.weights.linear(linear).bias(torch.float32) for linear in linears]
-    return torch.stack([bias for bias in biases if bias is not None]).to(place.device)
+    stacked = torch.stack([bias for bias in biases if bias is not None]).to(place.device)
+    return interleaved(stacked, 1) if gates else stacked
 
 
 def how(weight: torch.Tensor | CodedExperts) -> str:
@@ -45,8 +48,13 @@ def how(weight: torch.Tensor | CodedExperts) -> str:
     return f"experts of {kind} codes made dense on the way"
 
 
-def _part(linear: Linear, place: Place) -> StoredPart | None:
+def _part(linear: Linear, place: Place, gates: bool) -> StoredPart | None:
     """The linear in codes; None: it is to be dense."""
+    part = _as_stored(linear, place)
+    return part.rows(interleaved(torch.arange(part.outputs))) if part and gates else part
+
+
+def _as_stored(linear: Linear, place: Place) -> StoredPart | None:
     stored = place.weights.linear(linear)
     if place.options.dtype == "int8":
         # As in all linears; what experts read stays as it is, because the same row goes to many of them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.gemm.ending import whole
 from kernels.gemm.fused import linear_by_head
 from kernels.gemm.ranges import Product
 from kernels.kv_store.fused import rotate_and_store_latent
@@ -60,7 +61,7 @@ class GpuLatentAttention:
         queries = torch.empty(rows, spec.heads, spec.latent_dim + spec.rope_dim, dtype=x.dtype, device=x.device)
         linear_by_head(q[..., : spec.nope_dim], self._key_up, queries[..., : spec.latent_dim])
         rotate_and_store_latent(
-            q, self._kv_down(x), self._kv_norm, spec.kv_norm.epsilon, self._latents, step.slots, step.positions,
+            q, self._kv_down.product(x), self._kv_norm, spec.kv_norm.epsilon, self._latents, step.slots, step.positions,
             self._cos, self._sin, queries, spec.rope.interleaved, step.also,
         )  # fmt: skip
         attended = self._scratch.attended(rows, spec.heads * spec.latent_dim).view(rows, spec.heads, spec.latent_dim)
@@ -76,8 +77,8 @@ class GpuLatentAttention:
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         if self._q_down is None:
             return self._q(x)
-        down = self._q_down(x)
-        return self._q(norm(down, self._q_norm, self._spec.q_norm.epsilon) if self._spec.q_norm else down)
+        down = self._q_down.product(x)
+        return self._q(norm(down, self._q_norm, self._spec.q_norm.epsilon) if self._spec.q_norm else whole(down))
 
     def _waiting(self, queries: torch.Tensor) -> Waiting:
         return Waiting.make(queries, self._spec.latent_dim)

@@ -54,14 +54,14 @@ class GpuExperts:
         }  # fmt: skip
         # A rank's own experts, of all that there are.
         self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
-        self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place)
+        self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place, gates=True)
         self._down = stack([mlp.down for mlp in spec.experts], place)
         one = spec.experts[0]
         self._activation, self._limit = one.activation, one.limit
         self._biases: tuple[torch.Tensor, torch.Tensor] | None = None
         if one.down.bias:
             gate_ups, downs = [mlp.gate_up for mlp in spec.experts], [mlp.down for mlp in spec.experts]
-            self._biases = stacked_biases(gate_ups, place), stacked_biases(downs, place)
+            self._biases = stacked_biases(gate_ups, place, gates=True), stacked_biases(downs, place)
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
         self._shared_gate = make_linear(spec.shared_gate, place) if spec.shared_gate else None
         own = [Told(how(self._gate_up)), Told(how(self._down))]
@@ -70,9 +70,7 @@ class GpuExperts:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden] float32."""
-        logits = gemm.linear(x, self._router, out_dtype=torch.float32)
-        if self._router_bias is not None:
-            logits += self._router_bias
+        logits = gemm.product(x, self._router, self._router_bias, torch.float32)
         ids, weights = route(logits, self._bias, **self._facts)
         if self._own:
             ids, weights = own_choices(ids, weights, *self._own)

@@ -168,6 +168,26 @@ def test_a_product_in_ranges_is_turned_and_kept_with_the_bits_of_their_sum(
         assert_same_bits(ours, theirs)
 
 
+def test_a_latent_may_be_in_ranges_with_the_bits_of_their_sum() -> None:
+    rows, heads, nope, rope, latent = 5, 3, 8, 16, 48
+    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
+    positions = torch.tensor([9, 0, 150, 2, 7], dtype=torch.int32, device=device())
+    q, bias = random(rows, heads, nope + rope, dtype=torch.bfloat16), random(latent + rope, dtype=torch.bfloat16)
+    kv = Ranges(random(3, rows, latent + rope, dtype=torch.float32, seed=1), bias, torch.bfloat16)
+    made = []
+    for given in (kv, whole(kv)):
+        latents = torch.zeros(12, 8, latent + rope, dtype=q.dtype, device=device())
+        queries = torch.zeros(rows, heads, latent + rope, dtype=q.dtype, device=device())
+        fused.rotate_and_store_latent(
+            q, given, random(latent, dtype=q.dtype, seed=2), 1e-6, latents, slots, positions, *tables(rope), queries,
+            also=also(),
+        )  # fmt: skip
+        made.append((latents, queries))
+    assert all(each.count_nonzero() for each in made[0])
+    for ours, theirs in zip(*made, strict=True):
+        assert_same_bits(ours, theirs)
+
+
 @pytest.mark.parametrize("size", SIZES[:3], ids=str)
 def test_pages_of_bytes_keep_e4m3_as_torch_rounds_it(size: tuple) -> None:
     """What is stored is exactly torch's rounding of what pages of float32 would hold; too large is the largest."""

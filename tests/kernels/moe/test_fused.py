@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.gemm.ending import whole
+from kernels.gemm.ranges import Ranges
 from kernels.moe import fused, reference
 from kernels.moe.coded import CodedExperts
 from kernels.quant.fused import halves_apart
@@ -45,8 +47,14 @@ def test_scores_that_are_no_numbers_choose_nobody_and_show() -> None:
 
 
 def weights_of_experts(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gates and ups by turns; what they give."""
     gate_up = random(EXPERTS, 2 * WIDE, HIDDEN, dtype=dtype, seed=3) / HIDDEN**0.5
     return gate_up, random(EXPERTS, HIDDEN, WIDE, dtype=dtype, seed=4) / WIDE**0.5
+
+
+def apart(by_turns: torch.Tensor) -> torch.Tensor:
+    """Of each expert gates, then ups."""
+    return torch.cat([by_turns[:, ::2], by_turns[:, 1::2]], dim=1)
 
 
 def routed(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,9 +79,34 @@ def test_each_pair_stands_once_in_a_tile_of_its_expert() -> None:
 def test_experts_are_those_of_plain_torch(rows: int, dtype: torch.dtype) -> None:
     x, (gate_up, down), (ids, weights) = random(rows, HIDDEN, dtype=dtype), weights_of_experts(dtype), routed(rows)
     shared = random(rows, HIDDEN, dtype=dtype, seed=6)
-    expected = reference.experts(x, gate_up, down, ids, weights)
+    expected = reference.experts(x, apart(gate_up), down, ids, weights)
     assert_close(fused.experts(x, gate_up, down, ids, weights), expected, dtype)
     assert_close(fused.experts(x, gate_up, down, ids, weights, shared), expected + shared.float(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_experts_may_have_biases(dtype: torch.dtype) -> None:
+    x, (gate_up, down), (ids, weights) = random(9, HIDDEN, dtype=dtype), weights_of_experts(dtype), routed(9)
+    biases = random(EXPERTS, 2 * WIDE, dtype=torch.float32, seed=7), random(EXPERTS, HIDDEN, dtype=torch.float32)
+    meant = apart(biases[0]), biases[1]
+    expected = reference.experts(x, apart(gate_up), down, ids, weights, "clamped_swiglu", 0.7, meant)
+    found = fused.experts(x, gate_up, down, ids, weights, None, "clamped_swiglu", 0.7, biases)
+    assert_close(found, expected, dtype)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_scores_may_be_in_ranges(biased: bool) -> None:
+    bias = random(EXPERTS, dtype=torch.float32, seed=1) if biased else None
+    logits = Ranges(random(3, 9, EXPERTS, dtype=torch.float32), bias, torch.float32)
+    for ours, theirs in zip(*(fused.route(each, None, **USUAL) for each in (logits, whole(logits))), strict=True):
+        assert_same_bits(ours, theirs)
+
+
+def test_what_goes_to_no_expert_here_stands_in_no_tile() -> None:
+    ids = torch.tensor([[-1, 1, 16], [1, -1, 2]], dtype=torch.int32, device=device())
+    places, tile_experts = fused.sort_by_expert(ids, EXPERTS)
+    assert sorted(pair for pair, tile in enumerate(tile_experts.tolist()) if tile >= 0) == [0, 1]
+    assert [each for each in places.tolist()[: 2 * fused.BLOCK_M] if each >= 0] == [1, 3, 5]
 
 
 def coded(
@@ -114,7 +147,7 @@ def test_coded_experts_are_those_of_the_weights_they_stand_for(kind: str, rows: 
     x, (ids, weights) = random(rows, HIDDEN, dtype=torch.float32), routed(rows)
     gate_up, wide = coded(kind, 2 * WIDE, HIDDEN, 1)
     down, narrow = coded(kind, HIDDEN, WIDE, 2)
-    expected = reference.experts(x.cpu(), wide, narrow, ids.cpu(), weights.cpu()).to(x.device)
+    expected = reference.experts(x.cpu(), apart(wide), narrow, ids.cpu(), weights.cpu()).to(x.device)
     size = expected.abs().max()
     assert_close(fused.experts(x, gate_up, down, ids, weights) / size, expected / size)
 
