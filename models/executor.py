@@ -133,9 +133,9 @@ class Fed(Protocol):
     # Whether this network can be fed.
     feeds: bool
 
-    def forward_fed(self, batch: Batch, given: torch.Tensor) -> Output:
-        """`forward`, but the batch's tokens are places in `given` (int32, on the device), where the ids are. A value
-        there that is no id counts as any token."""
+    def forward_fed(self, batch: Batch, given: torch.Tensor, fed: int) -> Output:
+        """`forward`, but the tokens of the first `fed` rows are places in `given` (int32, on the device), where the ids
+        are. A value there that is no id counts as any token."""
         ...
 
 

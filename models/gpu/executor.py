@@ -221,20 +221,20 @@ class GpuExecutor:
 
     # Running ------------------------------------------------------------------------------------------
 
-    def forward_fed(self, batch: Batch, given: torch.Tensor) -> Output:
+    def forward_fed(self, batch: Batch, given: torch.Tensor, fed: int) -> Output:
         assert self.feeds
-        return self.forward(batch, given=given)
+        return self.forward(batch, given=given, fed=fed)
 
     @torch.inference_mode()
     def forward(
-        self, batch: Batch, hidden: torch.Tensor | None = None, given: torch.Tensor | None = None
+        self, batch: Batch, hidden: torch.Tensor | None = None, given: torch.Tensor | None = None, fed: int = 0
     ) -> Output:
-        """`given`: as in `forward_fed`."""
+        """`given`, `fed`: as in `forward_fed`."""
         rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
         if self._graphs and (sizes := self._graphs.sizes_of(rows, wanted)):
             self.steps["graph"] += 1
-            self._begin(self._small.put(batch, sizes.rows), rows, given)
+            self._begin(self._small.put(batch, sizes.rows), given, fed)
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
             # With the head of all rows that it has.
@@ -244,7 +244,7 @@ class GpuExecutor:
             return Output(self._logits[: batch.with_logits], features, final)
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
-        self._begin(step, rows, given)
+        self._begin(step, given, fed)
         entered = None if hidden is None else hidden.to(self._device, torch.float32)
         final = self._empty_final(wanted)
         logits = self._run(step, wanted, features, entered, final=final, with_logits=batch.with_logits)
@@ -318,11 +318,11 @@ class GpuExecutor:
         logits = self._run(step, rows, features, hidden, self._logits[:rows] if fixed else None)
         return logits, None if features is None else features[:rows]
 
-    def _begin(self, step: Step, rows: int, given: torch.Tensor | None) -> None:
+    def _begin(self, step: Step, given: torch.Tensor | None, fed: int) -> None:
         """Before the step, and outside of its graph."""
         self._fork(step)
         if given is not None:
-            feed(step.tokens[:rows], given, self._network.vocab_size)
+            feed(step.tokens[:fed], given, self._network.vocab_size)
 
     def _fork(self, step: Step) -> None:
         """Most steps have no trees."""

@@ -17,7 +17,7 @@ one is committed (scheduling/going_on.py):
     run ─▶ launch ─▶ commit, emit ─▶ run ─▶ launch …
 
 If the runner can read that one's tokens on the device, the step is launched even before that one has ended, so that
-the device doesn't wait for the host:
+the device doesn't wait for the host. Requests that have arrived join it:
 
     launch 2 ─▶ commit, emit 0 ─▶ end of 1 ─▶ launch 3 ─▶ commit, emit 1 ─▶ end of 2 …
 
@@ -180,12 +180,15 @@ class Engine:
     def _compute(self, work: Work, goes_on: bool) -> tuple[Work, Result]:
         """A step that has been launched. `goes_on`: nothing was decided for it."""
         began = self._now()
-        if goes_on:
+        at_once = goes_on and self._mail.empty()
+        if at_once:
             self._launch_ahead()
         self._take()
         self._emit(more_soon=not any(len(item.tokens) > 1 for item in work.items))
         self.drafts.ask_ahead(work)
-        if not goes_on:
+        if not at_once:
+            # What has arrived may join it.
+            self._hear_all()
             self._launch_ahead()
         result = self._runner.finish()
         self._progress_at = ended = self._now()
@@ -199,11 +202,13 @@ class Engine:
         return work, result
 
     def _launch_ahead(self) -> None:
-        """The step behind the running one, unless mail is waiting: that is handled first."""
-        if self._runner.feeds and not self._lending and self._mail.empty() and self.drafts.rest():
+        """The step behind the running one."""
+        if self._runner.feeds and not self._lending and self.drafts.rest():
             self._ahead = self.scheduler.ahead()
             if self._ahead is not None:
                 self._runner.launch(self._ahead)
+                if joined := self.scheduler.joined:
+                    self.drafts.joined(joined, len(self._ahead.items))
 
     def _take(self) -> None:
         """Take the last step's result, if that wasn't done."""
@@ -235,14 +240,17 @@ class Engine:
                 self._untaken, self._ahead = (self._ahead, self._runner.finish()), None
             self._take()
             self._rest()
-        while not self._mail.empty():
-            self._take()
-            self._hear(self._mail.get_nowait())
+        self._hear_all()
         if (deadline := self.scheduler.next_deadline) is not None and deadline <= self._now():
             self._take()
             self._pass_on(self.scheduler.handle(events.DeadlinePassed(self._now())))
         if self._progress_at is None and self.scheduler.has_work:
             self._progress_at = self._now()
+
+    def _hear_all(self) -> None:
+        while not self._mail.empty():
+            self._take()
+            self._hear(self._mail.get_nowait())
 
     def _rest(self) -> None:
         self.scheduler.check_idle()

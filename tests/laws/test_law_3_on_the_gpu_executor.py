@@ -165,14 +165,42 @@ def test_steps_launched_before_the_last_ones_tokens_are_known_change_no_text(
     assert len(expected[1]) < 8 and len(expected[2]) == 14
     fed: list[int] = []
 
-    def forward_fed(batch: Any, given: Any) -> Any:
-        fed.append(len(batch.tokens))
-        return own(batch, given)
+    def forward_fed(batch: Any, given: Any, rows: int) -> Any:
+        fed.append(rows)
+        return own(batch, given, rows)
 
     own = fused.executor.forward_fed  # type: ignore[attr-defined]
     monkeypatch.setattr(fused.executor, "forward_fed", forward_fed)
     assert run(fused, None, wanted, method="naive").texts == expected
     assert len(fed) > 6 and max(fed) == 3 and late() == 0
+
+
+def test_prompts_that_join_steps_whose_tokens_are_not_known_change_no_text(
+    plain: TorchModel, fused: TorchModel, late: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They arrive while such steps run; the last one is longer than a step."""
+    wanted = [{"prompt": each["prompt"], "max_tokens": 14} for each in requests()[:3]]
+    expected = run(plain, None, wanted, method="naive").texts
+    room = EngineRoom(TorchRunner(fused, HeadDrafters({}), fused.counts), **LIMITS | {"method": "naive"})
+    sent: list[int] = []
+    rows: list[tuple[int, int]] = []
+
+    def forward_fed(batch: Any, given: Any, fed: int) -> Any:
+        rows.append((fed, len(batch.tokens)))
+        if len(rows) in (2, 6):
+            sent.append(room.send(**wanted[len(sent)]))
+        return own(batch, given, fed)
+
+    own = fused.executor.forward_fed  # type: ignore[attr-defined]
+    monkeypatch.setattr(fused.executor, "forward_fed", forward_fed)
+    with room:
+        sent.append(room.send(**wanted[0]))
+        room.run(sent[:1])
+        room.run(sent)
+        assert not room.failures and not room.drafts.failed, room.failures
+        room.scheduler.check_idle()
+    assert [room.tokens[each] for each in sent] == expected
+    assert sum(fed < count for fed, count in rows) >= 2 and late() == 0
 
 
 def test_drafts_change_no_text_of_a_hybrid(tmp_path: Path, late: Callable[[], int]) -> None:

@@ -14,25 +14,21 @@ from services.worker.running.work import SequenceWork
 log = logging.getLogger("specmesh.worker")
 
 
-class Masking:
-    """One step at a time: `begin`, then `take`."""
+# Of a step, by sequence; None: computing them failed.
+Masks = dict[int, RowMasks | None]
 
+
+class Masking:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "mask-grammar")
-        self._running: Future[dict[int, RowMasks | None]] | None = None
 
-    def begin(self, asked: Sequence[tuple[SequenceWork, Sampler]]) -> None:
-        """Of items whose samplers have `rows`."""
-        self._running = self._thread.submit(_masks, asked) if asked else None
-
-    def take(self) -> dict[int, RowMasks | None]:
-        """By sequence; None: computing them failed."""
-        running, self._running = self._running, None
-        return {} if running is None else running.result()
+    def begin(self, asked: Sequence[tuple[SequenceWork, Sampler]]) -> Future[Masks] | None:
+        """Of items whose samplers have `rows`. None: there are none."""
+        return self._thread.submit(_masks, asked) if asked else None
 
 
-def _masks(asked: Sequence[tuple[SequenceWork, Sampler]]) -> dict[int, RowMasks | None]:
-    found: dict[int, RowMasks | None] = {}
+def _masks(asked: Sequence[tuple[SequenceWork, Sampler]]) -> Masks:
+    found: Masks = {}
     for item, sampler in asked:
         assert sampler.rows is not None
         of = item.position, item.draft.tokens, item.draft.parents

@@ -157,7 +157,7 @@ class MockRunner:
         left = self._ended - self._now()
         if left > 0:
             self._sleep(left)
-        lasts = self._fed(work) if work.fed else [item.tokens[-1] for item in work.items]
+        lasts = self._fed(work) + [item.tokens[-1] for item in work.items[len(work.fed) :]]
         verdicts = [
             self._verdict(item, last) if item.verify else None for item, last in zip(work.items, lasts, strict=True)
         ]
@@ -178,7 +178,7 @@ class MockRunner:
         return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(item.rows for item in work.items)
 
     def _fed(self, work: Work) -> list[int]:
-        """Tokens of the step before; any of one that failed there."""
+        """Tokens of the step before, of those that get them; any of one that failed there."""
         given = [self._result.verdicts[place] for place in work.fed]
         return [verdict.tokens[-1] if verdict is not None and verdict.tokens else FIRST for verdict in given]
 

@@ -49,11 +49,11 @@ class TorchModel:
         """Whether `forward` may be given the last step's tokens on the device."""
         return self._fed is not None
 
-    def forward(self, stretches: Sequence[Stretch], given: torch.Tensor | None = None) -> Output:
+    def forward(self, stretches: Sequence[Stretch], given: torch.Tensor | None = None, fed: int = 0) -> Output:
         """Logits of the wanted rows, float32 [wanted, vocab_size], and with taps the features of all rows, both in
         the given order. They are valid until the next call. Spare pages for trees are given here.
 
-        `given`: each token is the place of its id there, on the device.
+        `given`: the tokens of the first `fed` rows are places of ids there, on the device.
         With facts.strict a row's logits have the same bits in any batch and however its prompt was split.
         """
         if not stretches:
@@ -64,7 +64,7 @@ class TorchModel:
             assert self._fed is not None
             batch = make_batch(stretches, self.facts.page_tokens)
             self._bounds.check(batch)
-            return self._fed.forward_fed(batch, given)
+            return self._fed.forward_fed(batch, given, fed)
         return forward(self.executor, stretches, self.facts.page_tokens, bounds=self._bounds)
 
     def _give_spare_pages(self, stretches: Sequence[Stretch]) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -26,7 +27,7 @@ from services.worker.grammar.drafting import drafts_within
 from services.worker.grammar.reasoning_limit import drafts_to_limits
 from services.worker.grammar.rows import Rows
 from services.worker.grammar.state import RowMasks
-from services.worker.running.masking import Masking
+from services.worker.running.masking import Masking, Masks
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.pooling import Pool, pool
 from services.worker.running.prompt_logprobs import score
@@ -53,10 +54,10 @@ class Model(Protocol):
 
     @property
     def feeds(self) -> bool:
-        """Whether it can be `given` the tokens of the verifier's last answers, on the device."""
+        """Whether its first `fed` rows can be `given` the tokens of the verifier's last answers, on the device."""
         ...
 
-    def forward(self, rows: Items[Stretch], given: torch.Tensor | None = None) -> Output: ...
+    def forward(self, rows: Items[Stretch], given: torch.Tensor | None = None, fed: int = 0) -> Output: ...
     def page_memory(self) -> PageMemory: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def copy_state(self, source: int, target: int) -> None: ...
@@ -125,6 +126,8 @@ class _Launched:
     output: Output | None = None
     # Where all that is asked was known at the launch.
     verification: _Verification | None = None
+    # Where some are computed beside the model.
+    masks: Future[Masks] | None = None
 
 
 class TorchRunner:
@@ -170,21 +173,21 @@ class TorchRunner:
         return found | drafts_to_limits(limits, {**drafts, **found}, longest)
 
     def launch(self, work: Work) -> None:
-        if work.fed:
+        for sequence_id in work.ended:
+            self._samplers.pop(sequence_id, None)
+            self._pools.pop(sequence_id, None)
+        if len(work.fed) == len(work.items) > 0:
             with torch.inference_mode():
                 self._launched.append(self._launch_fed(work))
             return
         assert self._finished is None or not self._drafters.names, "the drafters read every step"
-        for sequence_id in work.ended:
-            self._samplers.pop(sequence_id, None)
-            self._pools.pop(sequence_id, None)
         self._drafters.forget(work.ended)
         for new in work.new:
             self._samplers[new.sequence_id] = Sampler(new, self.facts, self.grammars)
             self._drafters.join(new)
             if new.pooling:
                 self._pools[new.sequence_id] = Pool()
-        self._masking.begin(
+        masks = self._masking.begin(
             [
                 (item, sampler)
                 for item in work.items
@@ -196,7 +199,7 @@ class TorchRunner:
                 self._model.copy_page(source, target)
             for source, target in work.states:
                 self._model.copy_state(source, target)
-            launched = _Launched(work)
+            launched = _Launched(work, masks=masks)
             if self._model.elsewhere:
                 output = launched.output = self._forward(launched)
                 launched.verification = self._start_verification(work.items, output.logits)
@@ -207,11 +210,7 @@ class TorchRunner:
         began = time.perf_counter()
         before = self._launched[-1].verification
         assert before is not None and before.under_way is not None
-        rows = [
-            Stretch([place], item.start, item.pages, 0, state=item.state, settled=item.start + 1)
-            for item, place in zip(work.items, work.fed, strict=True)
-        ]
-        output = self._model.forward(rows, before.under_way.there)
+        output = self._model.forward(_fed_rows(work), before.under_way.there, len(work.fed))
         asked = self._asked(work.items, [before.samplers[place] for place in work.fed], {})
         self._start(asked, output.logits)
         return _Launched(work, began, output, asked)
@@ -229,12 +228,13 @@ class TorchRunner:
         with torch.inference_mode():
             launched = self._launched.popleft()
             work = self._work = launched.work
-            if work.fed:
+            if len(work.fed) == len(work.items) > 0:
                 return self._finish_fed(launched)
             output = launched.output or self._forward(launched)
             embeddings = self._pool(work.items, output)
             logits, scores = self._score(work.items, output.logits)
-            verdicts = self._verify(work.items, logits, self._masking.take(), launched.verification)
+            masks = {} if launched.masks is None else launched.masks.result()
+            verdicts = self._verify(work.items, logits, masks, launched.verification)
             for index, item in enumerate(work.items):
                 if item.scored and item.sequence_id not in scores:
                     verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
@@ -270,8 +270,13 @@ class TorchRunner:
         return Drafted(drafts, time.perf_counter() - began, self._drafters.reading_seconds, [*self._drafters.lost])
 
     def _forward(self, launched: _Launched) -> Output:
-        launched.began = time.perf_counter()
-        return self._model.forward([_rows(item) for item in launched.work.items])
+        launched.began, work = time.perf_counter(), launched.work
+        rows = [_rows(item) for item in work.items[len(work.fed) :]]
+        if not work.fed:
+            return self._model.forward(rows)
+        before = self._launched[-1].verification
+        assert before is not None and before.under_way is not None
+        return self._model.forward([*_fed_rows(work), *rows], before.under_way.there, len(work.fed))
 
     def _pool(self, items: list[SequenceWork], output: Output) -> dict[int, bytes]:
         if not any(item.pooled for item in items):
@@ -405,6 +410,14 @@ def _within(verdict: Verdict, path: list[int], masks: RowMasks | None, rows: Row
         return Verdict([], 0, failure=problem.message, reason=problem.reason)
     count = next((place for place, row in enumerate(path) if not masks.known[row]), len(path))
     return verdict if count == len(path) else Verdict(verdict.tokens[:count], count - 1)
+
+
+def _fed_rows(work: Work) -> list[Stretch]:
+    """Of the items that get their token on the device: its place there."""
+    return [
+        Stretch([place], item.start, item.pages, 0, state=item.state, settled=item.start + 1)
+        for item, place in zip(work.items, work.fed, strict=False)
+    ]
 
 
 def _rows(item: SequenceWork) -> Stretch:

@@ -103,8 +103,8 @@ class DraftBudget(NamedTuple):
 class Work:
     """A step. The runner first adds the `new` sequences, forgets the `ended` ones, copies pages and `states` (source,
     target) one after the other, then computes and verifies the rows of `items`. `fed` is for a step that is
-    launched before the last one is finished, so that its tokens aren't known: for each item, the index of the last
-    step's item whose token it gets. Else it is empty."""
+    launched before the last one is finished, so that the tokens of its first items aren't known: for each of these, the
+    index of the last step's item whose token it gets. Items behind them have theirs. Else it is empty."""
 
     items: list[SequenceWork] = field(default_factory=list)
     new: list[NewSequence] = field(default_factory=list)
@@ -117,8 +117,8 @@ class Work:
         """A step that is fed, with its tokens. `before`: the result of the step before it."""
         given = (before.verdicts[place] for place in self.fed)
         tokens = [NO_TOKEN if verdict is None else verdict.tokens[:1] or NO_TOKEN for verdict in given]
-        items = [item._replace(tokens=each) for item, each in zip(self.items, tokens, strict=True)]
-        return replace(self, items=items, fed=[])
+        items = [item._replace(tokens=each) for item, each in zip(self.items, tokens, strict=False)]
+        return replace(self, items=items + self.items[len(items) :], fed=[])
 
 
 class TopId(NamedTuple):

@@ -12,11 +12,14 @@ If tokens can be read on the device, the next step is made without the verdicts.
 one row too many in it, whose result is dropped, and leaves one step later:
 
     step 1 runs ─▶ ahead ─▶ step 2 is launched ─▶ verdicts of step 1 ─▶ saw ─▶ ahead ─▶ step 3 is launched …
+
+Sequences that are let in may `join` such a step, with their prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -47,23 +50,35 @@ class GoingOn:
     """`items` of a step that runs, and `placed`, its work. Sequences have columns, in the order of `items`."""
 
     def __init__(self, items: list[Planned], placed: list[SequenceWork], pages: Pages, page_tokens: int) -> None:
-        self.items = items
-        self._ids = [work.sequence_id for work in placed]
+        self.items: list[Planned] = []
+        self._ids: list[int] = []
         # Positions of their rows, of a prompt the last one's.
-        self._starts = [work.position - 1 for work in placed]
-        self._pages_of = [work.pages for work in placed]
-        self._states = [work.state for work in placed]
+        self._starts: list[int] = []
+        self._pages_of: list[Items[int]] = []
+        self._states: list[int] = []
         self._pages, self._page_tokens = pages, page_tokens
-        self._stop_ids: frozenset[int] = frozenset().union(*(item.sequence.stop_ids for item in items))
+        self._stop_ids: frozenset[int] = frozenset()
         self._step = 0
         # Places of those that have ended and have a row in the step that runs.
         self._ended: set[int] = set()
         # Of each place in the step that `ahead` has made, the place in the step before.
         self._fed: list[int] = []
+        # Those that had a row in the step before the last one and have none in that, whose ends may not be known yet.
+        self.left: list[Sequence] = []
         # By step: those that come to the end of their pages or to their limit.
         self._due: dict[int, list[Sequence]] = {}
-        for item, start in zip(items, self._starts, strict=True):
-            self._expect(item.sequence, start)
+        self.join(items, placed)
+
+    def join(self, items: list[Planned], placed: list[SequenceWork]) -> None:
+        """They are in the last step, behind the others, and go on as those do."""
+        self.items = self.items + items
+        self._ids += [work.sequence_id for work in placed]
+        self._starts += [work.position - 1 for work in placed]
+        self._pages_of += [work.pages for work in placed]
+        self._states += [work.state for work in placed]
+        self._stop_ids = self._stop_ids.union(*(item.sequence.stop_ids for item in items))
+        for item, work in zip(items, placed, strict=True):
+            self._expect(item.sequence, work.position - 1)
 
     def next(self, verdicts: list[Verdict | None]) -> list[SequenceWork] | None:
         """None: plan it instead. Then this is of no use any more."""
@@ -132,7 +147,8 @@ class GoingOn:
         """The places of those that end with a stop id, as Sequence.commit will find."""
         if self._stop_ids.isdisjoint(map(itemgetter(0), tokens)):
             return set()
-        rows = enumerate(zip(self.items, tokens, self._starts, strict=True))
+        # Those behind have joined, and had no row before.
+        rows = enumerate(zip(self.items, tokens, self._starts, strict=False))
         return {
             place
             for place, (item, [token], start) in rows
@@ -141,6 +157,7 @@ class GoingOn:
 
     def _leave(self, left: set[int], values: list[Value]) -> list[Value]:
         """Returns the values of the others."""
+        self.left = [self.items[place].sequence for place in left]
         if not left:
             return values
         stay = [place for place in range(len(self._ids)) if place not in left]

@@ -79,22 +79,23 @@ class Planner:
         self._places: Counter[str] = Counter()  # how many of them are of each API key
         self._state_places = list(range(limits.max_running))  # that none of them has
         self.preemptions = 0
-        # Whether some were let in before the step that is planned.
-        self._joined = False
+        # Those that were let in before the step that is planned.
+        self._joined: list[Sequence] = []
         # Rows of drafts in the last step.
         self._drafted = 0
         self.pace = Pace(limits.longest_step) if limits.longest_step else None
 
     # Coming and going -----------------------------------------------------------------------------------
 
-    def admit(self) -> list[tuple[int, int]]:
+    def admit(self, gives_way: bool = True) -> list[tuple[int, int]]:
         """Let waiting sequences run, in their order (waiting.py). One that lacks pages holds up those behind it, so
-        that large ones don't starve. Returns the pages to be copied before the next step."""
+        that large ones don't starve. `gives_way`: whether one that runs may give way to them. Returns the pages to be
+        copied before the next step."""
         copies: list[tuple[int, int]] = []
         new: list[Sequence] = []
         for _ in range(LOOKED_AT):
             sequence, giving = self._next()
-            if sequence is None or giving in new:
+            if sequence is None or giving in new or (giving is not None and not gives_way):
                 break
             found = self.sharing.look(sequence)
             if found.leader is not None:
@@ -120,12 +121,16 @@ class Planner:
             sequence.state_place = self._state_places.pop()
             self.sharing.joined(sequence, found)
             self.held.release(sequence.sequence_id)
-        self._joined = bool(new)
+        self._joined = new
         return copies
 
     def may_admit(self) -> bool:
         """Whether one that waits may run in the next step, if it finds pages."""
         return bool(self.waiting) and self._next()[0] is not None
+
+    def may_replace(self) -> bool:
+        """Whether one that runs gives way to it."""
+        return bool(self.waiting) and None not in self._next()
 
     def _next(self) -> tuple[Sequence | None, Sequence | None]:
         """The next one to run, and the one that gives way to it where no place is free: the last one of the key that
@@ -218,29 +223,39 @@ class Planner:
             draft_rows = min(draft_rows, most_for_drafts(rows, len(self.running)))
             # The drafts aren't known yet: assume as many rows as in the last step, and one more each.
             drafting = sum(sequence.wants_draft for sequence in self.running)
-            kept = min(draft_rows, self._drafted + drafting) if drafting else 0
-            wanted = wanted_rows(prompts, self.limits.scored_rows)
-            # A prompt whose rows have logits doesn't end with the most that it may have.
-            ends = self.limits.rows_cost and not any(sequence.scores for sequence in prompts)
-            enough = enough_for_a_step(len(self.running)) if ends else None
-            chunks = share_chunks(wanted, self._for_prompts(rows - len(self.running) - kept), enough)
+            chunks = self._chunks(prompts, min(draft_rows, self._drafted + drafting) if drafting else 0)
         items: list[Planned] = []
         free = rows
         # In order: a sequence can take pages only from those behind it, which aren't planned yet; preempted ones leave
         # the end of the list.
         for sequence in self.running:
-            count = 1
-            if chunks:
-                count += chunks.get(sequence.sequence_id, 0)
-            if sequence.keep_at:
-                count = min(count, sequence.keep_at[0] - sequence.computed)
-            end = sequence.computed + count
+            item = _planned(sequence, 1 + chunks.get(sequence.sequence_id, 0) if chunks else 1)
+            end = sequence.computed + item.count
             if end <= sequence.room or self.make_room(sequence, end):
-                verify = end == len(sequence.token_ids)
-                items.append(Planned(sequence, count, verify, verify and count == 1 and sequence.wants_draft))
-                free -= count
-        joined, self._joined = self._joined, False
-        return Plan(items, min(draft_rows, free), copies, joined)
+                items.append(item)
+                free -= item.count
+        joined, self._joined = self._joined, []
+        return Plan(items, min(draft_rows, free), copies, bool(joined))
+
+    def plan_beside(self) -> Plan:
+        """Those that wait and find a place and pages, in a step in which all others have one row each."""
+        copies = self.admit(gives_way=False)
+        joined, self._joined = self._joined, []
+        prompts = [sequence for sequence in joined if sequence.missing > 1]
+        chunks = self._chunks(prompts, 0) if prompts else {}
+        # They have pages for their whole text.
+        items = [_planned(each, 1 + chunks.get(each.sequence_id, 0)) for each in joined]
+        return Plan(items, 0, copies, bool(joined))
+
+    def _chunks(self, prompts: list[Sequence], drafts: int) -> dict[int, int]:
+        """By sequence, the rows of its prompt behind the first one. `drafts`: rows that are kept for drafts."""
+        rows, running = self.limits.max_step_tokens, len(self.running)
+        wanted = wanted_rows(prompts, self.limits.scored_rows)
+        # A prompt whose rows have logits doesn't end with the most that it may have.
+        ends = self.limits.rows_cost and not any(sequence.scores for sequence in prompts)
+        return share_chunks(
+            wanted, self._for_prompts(rows - running - drafts), enough_for_a_step(running) if ends else None
+        )
 
     def _for_prompts(self, rows: int) -> int:
         """Of so many that there are beside drafts and a row of each sequence."""
@@ -296,26 +311,11 @@ class Planner:
                 # After the draft and the token behind it.
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
-            tokens = sequence.token_ids[start:end]
-            scored, pooled = NO_TOKENS, 0
-            if start < sequence.prompt_tokens:
-                scored, pooled = sequence.to_score(start, end), sequence.to_pool(start, end)
-            work.append(
-                SequenceWork(
-                    sequence_id,
-                    tokens,
-                    start,
-                    sequence.pages,
-                    item.verify,
-                    draft,
-                    budget,
-                    floor,
-                    scored,
-                    pooled,
-                    sequence.state_place,
-                )
-            )
+            work.append(_work(item, draft, budget, floor))
         return work
+
+    def place_beside(self, plan: Plan) -> list[SequenceWork]:
+        return [_work(item) for item in plan.items]
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:
         """How many of the `reach` tokens after `end` have pages."""
@@ -331,6 +331,25 @@ class Planner:
         assert not self.running and not self._places and len(self._state_places) == self.limits.max_running
         self.waiting.check_empty()
         self.sharing.check_idle()
+
+
+def _planned(sequence: Sequence, count: int) -> Planned:
+    if sequence.keep_at:
+        count = min(count, sequence.keep_at[0] - sequence.computed)
+    verify = sequence.computed + count == len(sequence.token_ids)
+    return Planned(sequence, count, verify, verify and count == 1 and sequence.wants_draft)
+
+
+def _work(item: Planned, draft: Draft = NO_DRAFT, budget: int = 0, floor: float = 0.0) -> SequenceWork:
+    sequence, start = item.sequence, item.start
+    end = start + item.count
+    scored, pooled = NO_TOKENS, 0
+    if start < sequence.prompt_tokens:
+        scored, pooled = sequence.to_score(start, end), sequence.to_pool(start, end)
+    return SequenceWork(
+        sequence.sequence_id, sequence.token_ids[start:end], start, sequence.pages, item.verify, draft, budget, floor,
+        scored, pooled, sequence.state_place,
+    )  # fmt: skip
 
 
 def _by_order(sequence: Sequence) -> tuple[float, int]:

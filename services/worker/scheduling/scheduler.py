@@ -18,7 +18,7 @@ Where all sequences only go on, `go_on` makes the next step of a result that has
 
     (a step) ─▶ go_on ─▶ (the next step) ─▶ StepDone of the first, while the next one runs
 
-or, without its result, `ahead` makes the next step of one that has been launched.
+or, without its result, `ahead` makes the next step of one that has been launched. Those that wait may join it.
 """
 
 from __future__ import annotations
@@ -83,8 +83,12 @@ class Scheduler:
         # None, one, or some of which each goes on with the one before.
         self._underway: deque[Underway] = deque()
         self._going_on: GoingOn | None = None
-        # Sequences that the runner knows and that have ended since the last step.
+        # What of the step that was made ahead has joined it.
+        self.joined: list[Planned] = []
+        # Sequences that the runner knows and that have ended since the last step; and before that, since the last one
+        # but one, of which the runner is to hear yet.
         self._ended: list[int] = []
+        self._ended_before: list[int] = []
         self._out: list[Output] = []
 
     # Queries ------------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class Scheduler:
     # Events --------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Output]:
-        if not isinstance(event, StepDone):
+        if not isinstance(event, StepDone | Arrived):
             # What comes next is planned.
             self._going_on = None
         self._HANDLERS[type(event)](self, event)
@@ -181,35 +185,47 @@ class Scheduler:
         plan, self._plan = self._plan, None
         items = self.planner.place(plan, drafts, budgets)
         self._underway.append(Underway(plan.items, items))
-        new = [self._introduced(item.sequence) for item in plan.items if not item.sequence.introduced]
-        ended, self._ended = self._ended, []
-        return Work(items, new, ended, plan.copies, self.planner.sharing.take_state_copies())
+        return Work(items, self._new(plan), self._all_ended(), plan.copies, self.planner.sharing.take_state_copies())
 
     def go_on(self, result: Result) -> Work | None:
         """The step after the one that has this result, if nothing is to be decided for it. StepDone, with the result,
         comes behind; all other events behind that. None: first take the result, then schedule."""
         assert len(self._underway) == 1
-        going_on = self._goes_on()
+        going_on = None if self.planner.may_admit() else self._goes_on()
         following = None if going_on is None else going_on.next(result.verdicts)
         if going_on is None or following is None:
             self._going_on = None
             return None
         self._underway.append(Underway(going_on.items, following))
-        ended, self._ended = self._ended, []
-        return Work(following, ended=ended)
+        return Work(following, ended=self._all_ended())
 
     def ahead(self) -> Work | None:
         """The step after the last one, whose result isn't known: its tokens are fed to it. Once that is known, `saw` is
-        told, and its StepDone comes behind. None: wait for it."""
-        going_on = self._goes_on()
+        told, and its StepDone comes behind. Those that wait join it, if nobody must give way to them. None: wait for
+        the last step."""
+        self.joined = []
+        going_on = None if self.planner.may_replace() else self._goes_on()
         found = None if going_on is None else going_on.ahead()
         if going_on is None or found is None:
             self._going_on = None
             return None
         following, fed = found
-        self._underway.append(Underway(going_on.items, following, ahead=True))
-        # The runner hears later of those that have ended: they may be in the step before.
-        return Work(following, fed=fed)
+        work = Work(following, fed=fed)
+        items = going_on.items
+        if self.waiting:
+            plan = self.planner.plan_beside()
+            self.joined = plan.items
+            placed = self.planner.place_beside(plan)
+            items, work.items = items + plan.items, following + placed
+            work.new, work.copies = self._new(plan), plan.copies
+            if only_go_on(plan.items, placed):
+                going_on.join(plan.items, placed)
+            else:
+                self._going_on = None
+        self._underway.append(Underway(items, work.items, ahead=True))
+        # Those that have ended since may be in the step before.
+        work.ended, self._ended_before, self._ended = self._ended_before, self._ended, []
+        return work
 
     def saw(self, result: Result) -> None:
         """That of the step before one that was made ahead."""
@@ -219,7 +235,8 @@ class Scheduler:
     def _goes_on(self) -> GoingOn | None:
         """None: something is to be decided for the next step, as far as the last one shows."""
         items, placed, ahead = self._underway[-1]
-        if len(items) < len(self.running) or self.planner.may_admit():
+        left = () if self._going_on is None else self._going_on.left
+        if len(items) + sum(each.state is SequenceState.RUNNING for each in left) < len(self.running):
             return None
         if self._going_on is None and not ahead and only_go_on(items, placed):
             self._going_on = GoingOn(items, placed, self.pages, self.limits.page_tokens)
@@ -229,6 +246,14 @@ class Scheduler:
         """The time of a step of so many rows."""
         if self.planner.pace is not None:
             self.planner.pace.took(rows, seconds)
+
+    def _all_ended(self) -> list[int]:
+        ended, self._ended_before, self._ended = self._ended_before + self._ended, [], []
+        return ended
+
+    def _new(self, plan: Plan) -> list[NewSequence]:
+        """Those that the runner doesn't know."""
+        return [self._introduced(item.sequence) for item in plan.items if not item.sequence.introduced]
 
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True

@@ -27,7 +27,7 @@ from services.api.methods import AUTO
 from services.worker.grammar.drafting import SOURCE as GRAMMAR
 from services.worker.running.work import DraftBudget, Drafted, Result, Size, Verdict, Work
 from services.worker.scheduling.limits import Limits
-from services.worker.scheduling.planning import Plan
+from services.worker.scheduling.planning import Plan, Planned
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
 from services.worker.speculation.benefit import upper_of_all
@@ -123,7 +123,7 @@ class Controller:
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
         if plan.joined:
-            self._joined(plan)
+            self.joined(plan.items, len(plan.items))
         if self._rest.goes_on():
             return {}, {}
         steps = self._rest.looked()
@@ -148,9 +148,13 @@ class Controller:
             self._rest.prevent()
         return drafts, budgets
 
-    def _joined(self, plan: Plan) -> None:
-        if all(item.sequence.method == AUTO or not item.sequence.draft_length for item in plan.items):
-            self._rest.join(len(plan.items), self._step_seconds)
+    def joined(self, items: list[Planned], count: int) -> None:
+        """These are in a step of so many sequences, and some of them, or all, were not in the last one."""
+        drafting = [item.sequence for item in items if item.sequence.draft_length]
+        if not drafting:
+            return
+        if all(sequence.method == AUTO for sequence in drafting):
+            self._rest.join(count, self._step_seconds)
         else:
             self._rest.end()
 

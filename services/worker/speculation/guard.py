@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from services.api.drafter import Draft
 from services.worker.running.work import DraftBudget, Drafted, Result, Size, Work
-from services.worker.scheduling.planning import Plan
+from services.worker.scheduling.planning import Plan, Planned
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.controller import Controller
 
@@ -30,6 +30,9 @@ class GuardedController:
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         return self._guard(({}, {}), self.controller.draft, plan)
+
+    def joined(self, items: list[Planned], count: int) -> None:
+        self._guard(None, self.controller.joined, items, count)
 
     def ask_ahead(self, work: Work) -> None:
         self._guard(None, self.controller.ask_ahead, work)

@@ -31,10 +31,11 @@ class FixedModel:
         self._judge = verifier(executor)
         self.logprobs = self._judge.logprobs
 
-    def forward(self, rows: Sequence[Stretch], given: torch.Tensor | None = None) -> Output:
-        self.notes.append("forward" if given is None else "forward, fed")
+    def forward(self, rows: Sequence[Stretch], given: torch.Tensor | None = None, fed: int = 0) -> Output:
+        self.notes.append("forward" if given is None else f"forward, {fed} fed")
         if given is not None:
-            rows = [replace(row, tokens=given[list(row.tokens)].tolist()) for row in rows]
+            first = [replace(row, tokens=given[list(row.tokens)].tolist()) for row in rows[:fed]]
+            rows = [*first, *rows[fed:]]
         wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
         logits = torch.zeros(len(wanted), 100)
         for place, token in enumerate(wanted):

@@ -19,7 +19,7 @@ from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import DraftBudget, Drafted, Result, Size, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
 from services.worker.scheduling.limits import limits_of
-from services.worker.scheduling.planning import Plan
+from services.worker.scheduling.planning import Plan, Planned
 from services.worker.scheduling.scheduler import Scheduler
 
 PATIENCE = 20.0  # seconds
@@ -41,6 +41,8 @@ class World:
         self.steps: list[tuple[int, float]] = []
         self.recorded: list[tuple[Work, Result]] = []
         self.calls: list[str] = []
+        # By step that others have joined: they, and all.
+        self.let_in: list[tuple[list[int], int]] = []
         self.changed = threading.Condition()
         self.eager = eager
         self.drafting = drafting
@@ -85,6 +87,9 @@ class World:
                 last = item.sequence.token_ids[-1]
                 drafts[item.sequence.sequence_id] = Draft([100 + (last - 99 + place) % 32 for place in range(8)], "t")
         return drafts, {item.sequence.sequence_id: DraftBudget(self.budget) for item in plan.items if self.budget}
+
+    def joined(self, items: list[Planned], count: int) -> None:
+        self.let_in.append(([item.sequence.sequence_id for item in items], count))
 
     def ask_beside(self, work: Work) -> None:
         self.calls.append("ask beside")
@@ -205,6 +210,25 @@ def test_where_nothing_is_drafted_the_next_step_is_launched_before_the_running_o
     assert world.calls == [*planned, *fed, *fed, *fed[1:], "commit", "forget", "emit", "learn"]
     assert [work.items[0].tokens[-1:] for work, _ in world.recorded[1:]] == [[token] for token in world.ids(1)[:-1]]
     assert not any(work.fed for work, _ in world.recorded), "a record has the tokens"
+
+
+def test_a_request_that_arrives_joins_a_step_that_is_made_ahead() -> None:
+    """Only the first step is planned. The controller is told, so that it may look for drafts."""
+    world = World()
+    world.engine.post(Arrived(request(max_tokens=3000), 1))
+    world.until(lambda: len(world.ids(1)) > 5)
+    world.engine.post(Arrived(request([110, 111, 112], max_tokens=20), 2))
+    world.until(lambda: len(world.ends()) == 2)
+    world.stop()
+    world.scheduler.check_idle()
+    assert world.calls.count("draft") == 1 and world.let_in == [([2], 2)]
+    alone = World()
+    alone.engine.post(Arrived(request([110, 111, 112], max_tokens=20), 2))
+    alone.until(lambda: len(alone.ends()) == 1)
+    alone.stop()
+    assert world.ids(2) == alone.ids(2)
+    [joined] = [work for work, _ in world.recorded if work.new and len(work.items) == 2]
+    assert joined.items[1].tokens == [110, 111, 112] and not joined.fed
 
 
 def test_the_last_row_of_texts_that_have_ended_is_computed_and_counts_for_nothing() -> None:

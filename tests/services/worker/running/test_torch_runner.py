@@ -173,7 +173,38 @@ def test_a_step_is_fed_with_the_tokens_of_the_one_before_it_while_that_runs() ->
     assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[7], [8]]
     second = runner.finish()
     assert [verdict.tokens for verdict in second.verdicts if verdict] == [[8], [7]] and second.seconds > 0
-    assert [note for note in model.notes if note != "verify"] == ["forward", "forward, fed", "forward, fed"]
+    assert [note for note in model.notes if note != "verify"] == ["forward", "forward, 2 fed", "forward, 2 fed"]
+
+
+def test_a_prompt_joins_rows_that_are_fed_and_goes_on_with_them() -> None:
+    model = FixedModel(elsewhere=True)
+    runner = TorchRunner(model)
+    news = [new_sequence(request([1, last]), Verification(strategy="greedy"), last) for last in (7, 9, 8)]
+    runner.launch(Work([SequenceWork(last, [1, last], 0, [last], True) for last in (7, 9)], news[:2]))
+    joined = SequenceWork(8, [1, 8], 0, [8], True)
+    runner.launch(Work([SequenceWork(9, [0], 2, [9], True), joined], news[2:], fed=[1], copies=[(3, 8)]))
+    assert runner.feeds
+    assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[8], [7]]
+    # The one that has left is forgotten once the step behind its last one is over.
+    runner.launch(Work([SequenceWork(last, [0], 3, [last], True) for last in (9, 8)], ended=[7], fed=[0, 1]))
+    assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[8], [7]]
+    assert [verdict.tokens for verdict in runner.finish().verdicts if verdict] == [[7], [8]]
+    notes = [note for note in model.notes if note != "verify"]
+    assert notes == ["forward", "copy 3 8", "forward, 1 fed", "forward, 2 fed"]
+    assert list(runner._samplers) == [9, 8]
+
+
+def test_what_joins_may_need_its_logits_again_and_then_feeds_no_step() -> None:
+    runner = TorchRunner(FixedModel(elsewhere=True))
+    greedy = Verification(strategy="greedy")
+    news = [new_sequence(request([1, 7], **more), greedy, id) for id, more in enumerate([{}, {"logprobs": 0}])]
+    runner.launch(Work([SequenceWork(0, [1, 7], 0, [0], True)], news[:1]))
+    runner.launch(Work([SequenceWork(0, [0], 2, [0], True), SequenceWork(1, [1, 7], 0, [1], True)], news[1:], fed=[0]))
+    assert not runner.feeds
+    runner.finish()
+    first, second = runner.finish().verdicts
+    assert first is not None and second is not None
+    assert (first.tokens, first.logprobs, second.tokens) == ([7], None, [8]) and second.logprobs is not None
 
 
 @pytest.mark.parametrize(

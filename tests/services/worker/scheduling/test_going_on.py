@@ -157,6 +157,93 @@ def test_one_that_waits_is_planned_for() -> None:
     assert [item.sequence_id for item in scheduler.place().items] == [1, 2, 3]
 
 
+def running() -> tuple[Scheduler, Result]:
+    """A step runs, behind which the next one is made ahead."""
+    scheduler, result = started()
+    scheduler.handle(StepDone(result))
+    scheduler.schedule()
+    scheduler.place()
+    return scheduler, result
+
+
+def test_those_that_wait_join_a_step_that_is_made_ahead_with_their_prompts() -> None:
+    scheduler, result = running()
+    scheduler.handle(Arrived(request([105, 106, 107], max_tokens=3), 3))
+    ahead = scheduler.ahead()
+    assert ahead is not None and ahead.fed == [0, 1] and [item.sequence_id for item in ahead.items] == [1, 2, 3]
+    assert [new.sequence_id for new in ahead.new] == [3] and ahead.items[2].tokens == [105, 106, 107]
+    assert [item.sequence.sequence_id for item in scheduler.joined] == [3]
+    scheduler.saw(result)
+    behind = scheduler.ahead()
+    assert behind is not None and behind.fed == [0, 1, 2] and behind.items[2].start == 3
+    assert scheduler.joined == [] and behind.new == []
+    scheduler.handle(StepDone(result))
+    scheduler.saw(Result([Verdict([104], 0), Verdict([105], 0), Verdict([2], 0)]))
+    last = scheduler.ahead()
+    # What it was given ends its text.
+    assert last is not None and last.fed == [0, 1]
+
+
+@pytest.mark.parametrize("more", [{"prompt_logprobs": 0}, {"grammar": "g"}])
+def test_behind_one_that_does_not_just_go_on_the_next_step_is_planned(more: dict[str, object]) -> None:
+    scheduler, result = running()
+    scheduler.handle(Arrived(request([105, 106], max_tokens=3, **more), 3))
+    assert scheduler.ahead() is not None and len(scheduler.joined) == 1
+    scheduler.saw(result)
+    assert scheduler.ahead() is None
+    scheduler.handle(StepDone(result))
+    assert scheduler.go_on(Result([Verdict([104], 0), Verdict([105], 0), Verdict([106], 0)])) is None
+
+
+def test_a_prompt_that_is_longer_than_a_step_joins_with_its_first_chunk() -> None:
+    facts = MockRunner(Profile(), page_tokens=4, pages=40).facts
+    scheduler = Scheduler(limits_of(facts, method="naive", max_step_tokens=8))
+    scheduler.handle(Arrived(request([100, 101], max_tokens=20), 1))
+    scheduler.schedule()
+    scheduler.place()
+    scheduler.handle(Arrived(request([100 + k for k in range(20)], max_tokens=3), 2))
+    ahead = scheduler.ahead()
+    assert ahead is not None and [len(item.tokens) for item in ahead.items] == [1, 7]
+    assert [item.verify for item in ahead.items] == [True, False]
+    scheduler.saw(Result([Verdict([103], 0)]))
+    assert scheduler.ahead() is None
+    scheduler.handle(StepDone(Result([Verdict([103], 0)])))
+    scheduler.handle(StepDone(Result([Verdict([104], 0), None])))
+    scheduler.schedule()
+    assert [(item.sequence_id, item.start) for item in scheduler.place().items] == [(1, 3), (2, 7)]
+
+
+def test_the_runner_hears_of_an_end_once_no_step_that_it_is_in_runs() -> None:
+    scheduler, _ = running()
+    assert scheduler.ahead() is not None
+    failed = Result([Verdict([], 0, failure="it fails"), Verdict([104], 0)])
+    scheduler.saw(failed)
+    scheduler.handle(StepDone(failed))
+    # The step that runs has a row of the one that has failed.
+    behind = scheduler.ahead()
+    assert behind is not None and behind.ended == [] and [item.sequence_id for item in behind.items] == [2]
+    scheduler.saw(Result([Verdict([105], 0), Verdict([106], 0)]))
+    last = scheduler.ahead()
+    assert last is not None and last.ended == [1]
+
+
+def test_those_at_their_limit_hold_up_no_step_though_their_ends_are_not_known() -> None:
+    """As in the engine, a result is taken once the step behind the next one is made."""
+    scheduler = Scheduler(limits_of(MockRunner(Profile(), page_tokens=4, pages=20).facts, method="naive"))
+    for sequence_id, most in ((1, 4), (2, 9)):
+        scheduler.handle(Arrived(request([100 + sequence_id, 101], max_tokens=most), sequence_id))
+    scheduler.schedule()
+    scheduler.place()
+    sizes, untaken = [2], None
+    while (ahead := scheduler.ahead()) is not None:
+        if untaken is not None:
+            scheduler.handle(StepDone(untaken))
+        untaken = Result([Verdict([104], 0)] * sizes[-1])
+        scheduler.saw(untaken)
+        sizes.append(len(ahead.items))
+    assert sizes == [2] * 4 + [1] * 5
+
+
 @pytest.mark.parametrize("caller", ["", "another"])
 def test_one_that_waits_for_a_place_holds_nothing_up_unless_somebody_gives_way_to_it(caller: str) -> None:
     scheduler, result = started(most=2)
@@ -164,6 +251,7 @@ def test_one_that_waits_for_a_place_holds_nothing_up_unless_somebody_gives_way_t
     scheduler.handle(Arrived(waits, 3))
     following = scheduler.go_on(result)
     assert (following is None) == bool(caller)
+    assert scheduler.planner.may_replace() == bool(caller)
     if following is None:
         scheduler.handle(StepDone(result))
         scheduler.schedule()

@@ -79,7 +79,7 @@ class World:
         self.context = self.scheduler.max_length
         # Without drafts: steps are launched before the last result is taken, or there.
         self.plain = chance.random() < 0.3
-        self.aheads = 0
+        self.aheads = self.joined = 0
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
@@ -168,6 +168,7 @@ class World:
             if ahead is not None:
                 self.runner.launch(ahead)
                 self.aheads += 1
+                self.joined += len(scheduler.joined)
             if untaken is not None:
                 self.hear(scheduler.handle(StepDone(untaken)))
             untaken = self.runner.finish()
@@ -262,7 +263,7 @@ def test_in_such_worlds_steps_are_made_ahead() -> None:
     world = World(5)
     world.plain = True
     busy(world)
-    assert world.aheads > 20
+    assert world.aheads > 20 and world.joined > 5
 
 
 def busy(world: World) -> None:
