@@ -8,14 +8,15 @@ If the next step was launched before this one ended, `between` is 0.
 
 Load of others moves CPU time little, so this can be run on a busy machine. Medians over steps in which every sequence
 gets its next token; the mock engine's own time isn't counted. `drafted` (a fixed length) and `auto`: each sequence has
-a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` are wall-clock times while
-both threads run, and contain the mock engine's own time.
+a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` and `busy` are measured by
+the wall's clock while both threads run, and contain the mock engine's own time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import statistics
 import time
 from collections import deque
@@ -35,7 +36,7 @@ from services.worker.engine import Engine
 from services.worker.outlet import Outlet, push_all
 from services.worker.running.mock import CYCLE, FIRST, MockRunner, Profile
 from services.worker.running.work import Result, Work
-from services.worker.scheduling.events import Answer, Arrived
+from services.worker.scheduling.events import Answer, Arrived, Finish
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
@@ -55,6 +56,8 @@ PROMPT, LONGEST = 100, 4
 WARM, STEPS = 40, 200
 # Of a step of the device in `periods`: milliseconds.
 STEP_MS = 1.0
+# The sequences and steps of the device in `busy`, the tokens of an answer, and steps before it is measured, and while.
+CLOSED_LOOP, BUSY_STEPS_MS, ANSWER, BEFORE, MEASURED = (16, 64), (1.0, 3.0), 200, 300, 1500
 
 
 def measure() -> dict[str, dict[str, dict[str, float]]]:
@@ -68,6 +71,16 @@ def periods() -> dict[str, float]:
     """By sequences: milliseconds from one step to the next without drafts, on a device that takes STEP_MS for each."""
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     return {str(count): round(asyncio.run(_period(count)) * 1e3, 3) for count in SEQUENCES}
+
+
+def busy() -> dict[str, dict[str, float]]:
+    """By step of the device and sequences: the share of the time in which it computes, without drafts, if another
+    request comes whenever one ends."""
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+    return {
+        f"steps of {step_ms:g} ms": {str(each): round(asyncio.run(_busy(each, step_ms)), 3) for each in CLOSED_LOOP}
+        for step_ms in BUSY_STEPS_MS
+    }
 
 
 class Proposer:
@@ -134,12 +147,30 @@ class MarkingRunner(MockRunner):
         return result
 
 
+class EndsOfSteps(MockRunner):
+    """When its steps have ended."""
+
+    done: Callable[[], Any]
+
+    def __init__(self, profile: Profile, *, pages: int) -> None:
+        super().__init__(profile, pages=pages)
+        self.ends: list[float] = []
+
+    def finish(self) -> Result:
+        result = super().finish()
+        self.ends.append(time.monotonic())
+        if len(self.ends) == BEFORE + MEASURED + 1:
+            self.done()
+        return result
+
+
 class Reader:
     """The worker's side of one connection, whose other end takes everything at once."""
 
     def __init__(self) -> None:
         self.outbox = Outbox(1, self._send, list, lambda: None)
         self.bytes = 0
+        self.codec, self.metrics = Codec(KINDS), BusMetrics()
 
     def _send(self, frames: Any) -> Sent:
         self.bytes += sum(map(len, frames))
@@ -190,29 +221,65 @@ async def _period(sequences: int) -> float:
     return (ends[WARM + STEPS] - ends[WARM]) / STEPS
 
 
+async def _busy(sequences: int, step_ms: float) -> float:
+    loop, runner = asyncio.get_running_loop(), EndsOfSteps(Profile(acceptance=1.0, step_ms=step_ms), pages=1 << 15)
+    runner.done = lambda: loop.call_soon_threadsafe(done.set)
+    done = asyncio.Event()
+    following = itertools.count(sequences)
+
+    def take(answers: list[Answer]) -> None:
+        engine.answers.taken()
+        push_all(outlets, answers)
+        reader.outbox.flush()
+        for each in answers:
+            if isinstance(each, Finish):
+                del outlets[each.sequence_id]
+                send(next(following), ANSWER)
+
+    def send(sequence_id: int, tokens: int) -> None:
+        outlets[sequence_id] = _outlet(reader, sequence_id)
+        engine.post(Arrived(_request(sequence_id, "naive", tokens), sequence_id))
+
+    engine, _ = _engine(runner, "naive", sequences, lambda answers: loop.call_soon_threadsafe(take, answers), sent=0)
+    reader, outlets = _outlets(0)
+    for each in range(sequences):
+        # They end one after the other.
+        send(each, 1 + (each + 1) * ANSWER // sequences)
+    engine.start()
+    await done.wait()
+    engine.stop()
+    engine.join(10.0)
+    first, last = runner.ends[BEFORE], runner.ends[BEFORE + MEASURED]
+    return MEASURED * step_ms / 1e3 / (last - first)
+
+
 def _engine(
-    runner: MockRunner, case: str, sequences: int, deliver: Callable[[list[Answer]], Any]
+    runner: MockRunner, case: str, sequences: int, deliver: Callable[[list[Answer]], Any], sent: int | None = None
 ) -> tuple[Engine, GuardedController]:
-    """An engine to which this many requests have been sent."""
+    """An engine for so many sequences, to which as many requests have been sent, or `sent`."""
     method, next_of = CASES[case]
     limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
     drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]
     engine = Engine(Scheduler(limits), runner, drafts, deliver=deliver, failed=print, now=time.monotonic)
-    for each in range(sequences):
+    for each in range(sequences if sent is None else sent):
         engine.post(Arrived(_request(each, method), each))
     return engine, drafts
 
 
 def _outlets(sequences: int) -> tuple[Reader, dict[int, Outlet]]:
-    reader, codec, metrics = Reader(), Codec(KINDS), BusMetrics()
-    return reader, {each: Outlet(StreamWriter(reader, each, 1 << 40, codec, metrics)) for each in range(sequences)}
+    reader = Reader()
+    return reader, {each: _outlet(reader, each) for each in range(sequences)}
 
 
-def _request(sequence_id: int, method: str) -> Generate:
+def _outlet(reader: Reader, sequence_id: int) -> Outlet:
+    return Outlet(StreamWriter(reader, sequence_id, 1 << 40, reader.codec, reader.metrics))
+
+
+def _request(sequence_id: int, method: str, tokens: int = 8000) -> Generate:
     text = [FIRST + (sequence_id + at) % CYCLE for at in range(PROMPT)]
     return Generate(
         request_id=f"chatcmpl-{sequence_id:024x}", attempt=1, token_ids=text, prompt_tokens=len(text),
-        sampling=Sampling(max_tokens=8000), cache_salt=str(sequence_id),
+        sampling=Sampling(max_tokens=tokens), cache_salt=str(sequence_id),
         speculation=Speculation(method=method, num_speculative_tokens=LONGEST),
     )  # fmt: skip
 

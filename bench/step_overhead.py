@@ -13,6 +13,7 @@ whose draft came that way. The median says what it is meant to only where that i
 
 cpu_us     CPU time of what a worker does around a step of many sequences, without the mesh (bookkeeping.py)
 period_ms  from one step to the next of a device that takes 1 ms for each, with many sequences, without the mesh
+busy       the share of the time in which such a device computes, if another request comes whenever one ends
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ SHOWN = (
           "*useless*: `auto`, and no draft is accepted. What is done beside a step delays none on a GPU."),
     Shown("From one step of a simulated device to the next, by sequences, ms", "period_ms",
           say="Each takes the device 1 ms; nothing is drafted."),
+    Shown("Busy share of a simulated device, by sequences", "busy>*", say="Nothing is drafted. Prompts of 100 tokens, "
+          "answers of 200; another request comes whenever one ends."),
 )  # fmt: skip
 
 
@@ -71,7 +74,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    cpu = {"cpu_us": bookkeeping.measure(), "period_ms": bookkeeping.periods()}
+    cpu: dict[str, Any] = {"cpu_us": bookkeeping.measure(), "period_ms": bookkeeping.periods()}
+    cpu["busy"] = bookkeeping.busy()
     return cpu if options.only else {**cpu, **_in_the_mesh(options)}
 
 
