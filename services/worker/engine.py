@@ -186,7 +186,7 @@ class Engine:
         self._take()
         self._emit(more_soon=not any(len(item.tokens) > 1 for item in work.items))
         self.drafts.ask_ahead(work)
-        if not at_once:
+        if not at_once and self._runner.feeds and not self._lending:
             # What has arrived may join it.
             self._hear_all()
             self._launch_ahead()

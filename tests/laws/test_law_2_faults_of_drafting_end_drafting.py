@@ -22,7 +22,7 @@ from services.worker.speculation.remote.proposers import Proposers
 
 # All that is called from outside, and a later call in which each trips, too.
 OF_THE_CONTROLLER = {
-    "rest": 20, "draft": 20, "ask_ahead": 20, "commit": 20, "learn": 20, "forget": 10, "check_idle": 2,
+    "rest": 20, "draft": 20, "ask_ahead": 20, "commit": 20, "learn": 20, "forget": 10, "check_idle": 2, "joined": 2,
 }  # fmt: skip
 OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,

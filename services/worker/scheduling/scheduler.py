@@ -238,7 +238,7 @@ class Scheduler:
         left = () if self._going_on is None else self._going_on.left
         if len(items) + sum(each.state is SequenceState.RUNNING for each in left) < len(self.running):
             return None
-        if self._going_on is None and not ahead and only_go_on(items, placed):
+        if self._going_on is None and not ahead and all(map(_runs, items)) and only_go_on(items, placed):
             self._going_on = GoingOn(items, placed, self.pages, self.limits.page_tokens)
         return self._going_on
 
@@ -264,25 +264,25 @@ class Scheduler:
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:
-        items, placed, ahead = self._underway.popleft()
+        items, placed, _ = self._underway.popleft()
         result = event.result
         assert len(result.verdicts) == len(items), "one verdict for each item"
         if result.prompt_logprobs or result.embeddings:
             self._take_of_prompts(items, result)
         for item, verdict, work in zip(items, result.verdicts, placed, strict=True):
-            if not ahead or item.sequence.state is SequenceState.RUNNING:
+            # Others have ended since.
+            if _runs(item):
                 self._commit(item, verdict, work.draft)
 
     def _take_of_prompts(self, items: list[Planned], result: Result) -> None:
         """What the step computed of prompts beside keys and values."""
-        for sequence in (item.sequence for item in items):
+        for sequence in (item.sequence for item in items if _runs(item)):
             if (scored := result.prompt_logprobs.get(sequence.sequence_id)) is not None:
                 self._out += [Emit(sequence.sequence_id, tokens) for tokens in sequence.told_of_prompt(scored)]
             sequence.embedding = result.embeddings.get(sequence.sequence_id, sequence.embedding)
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:
         sequence = item.sequence
-        assert sequence.state is SequenceState.RUNNING
         if verdict is None:
             sequence.computed_chunk(item.count)
             self.planner.advanced(sequence)
@@ -346,3 +346,7 @@ class Scheduler:
         StepDone: _step_done,
         EngineFailed: _engine_failed,
     }
+
+
+def _runs(item: Planned) -> bool:
+    return item.sequence.state is SequenceState.RUNNING

@@ -296,6 +296,17 @@ def test_behind_an_event_the_next_step_is_planned() -> None:
     assert [item.sequence_id for item in scheduler.place().items] == [2]
 
 
+def test_one_that_is_cancelled_while_a_planned_step_runs_gets_nothing_of_it() -> None:
+    scheduler, result = running()
+    scheduler.handle(Cancelled(1))
+    assert scheduler.ahead() is None and scheduler.go_on(result) is None
+    out = scheduler.handle(StepDone(result))
+    assert [item.sequence_id for item in out] == [2]  # type: ignore[union-attr]
+    scheduler.schedule()
+    work = scheduler.place()
+    assert [item.sequence_id for item in work.items] == [2] and work.ended == [1]
+
+
 def test_without_free_pages_the_step_is_planned_and_preempts() -> None:
     scheduler, result = started(pages=4)
     while (work := scheduler.go_on(result)) is not None:

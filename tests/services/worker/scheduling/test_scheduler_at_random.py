@@ -80,6 +80,7 @@ class World:
         # Without drafts: steps are launched before the last result is taken, or there.
         self.plain = chance.random() < 0.3
         self.aheads = self.joined = 0
+        self.settling = False
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
@@ -164,6 +165,8 @@ class World:
         untaken: Result | None = None
         runs = True
         while runs:
+            if untaken is None and not self.settling and chance.random() < 0.2:
+                chance.choice([self.arrive, self.cancel])()
             ahead = scheduler.ahead() if chance.random() < 0.7 else None
             if ahead is not None:
                 self.runner.launch(ahead)
@@ -229,7 +232,7 @@ class World:
         self.scheduler.planner.sharing.cache.check()
 
     def settle(self) -> None:
-        turns = 0
+        turns, self.settling = 0, True
         while self.scheduler.has_work:
             self.turn()
             turns += 1

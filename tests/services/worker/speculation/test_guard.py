@@ -28,6 +28,7 @@ class Faulty:
 
 ACTS: dict[str, Any] = {
     "draft": lambda guarded: guarded.draft(Plan([], 0, [])) == ({}, {}),
+    "joined": lambda guarded: guarded.joined([], 0) is None,
     "ask_ahead": lambda guarded: guarded.ask_ahead(None) is None,
     "commit": lambda guarded: guarded.commit(None, None) is None,
     "learn": lambda guarded: guarded.learn(None, None, None) is None,
