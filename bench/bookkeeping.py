@@ -8,8 +8,8 @@ If the next step was launched before this one ended, `between` is 0.
 
 Load of others moves CPU time little, so this can be run on a busy machine. Medians over steps in which every sequence
 gets its next token; the mock engine's own time isn't counted. `drafted` (a fixed length) and `auto`: each sequence has
-a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` and `busy` are measured by
-the wall's clock while both threads run, and contain the mock engine's own time.
+a draft, and all of it is accepted; `useless`: nothing of what `auto` asks for is. `periods` and `busy` are wall-clock
+measurements while both threads run, and contain the mock engine's own time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PROMPT, LONGEST = 100, 4
 WARM, STEPS = 40, 200
 # Of a step of the device in `periods`: milliseconds.
 STEP_MS = 1.0
-# The sequences and steps of the device in `busy`, the tokens of an answer, and steps before it is measured, and while.
+# For `busy`: sequences, milliseconds of a step, tokens of an answer, warm-up steps and measured steps.
 CLOSED_LOOP, BUSY_STEPS_MS, ANSWER, BEFORE, MEASURED = (16, 64), (1.0, 3.0), 200, 300, 1500
 
 
@@ -148,7 +148,7 @@ class MarkingRunner(MockRunner):
 
 
 class EndsOfSteps(MockRunner):
-    """When its steps have ended."""
+    """Notes when each step ends, and calls `done` behind the last one that is measured."""
 
     done: Callable[[], Any]
 
@@ -256,7 +256,7 @@ async def _busy(sequences: int, step_ms: float) -> float:
 def _engine(
     runner: MockRunner, case: str, sequences: int, deliver: Callable[[list[Answer]], Any], sent: int | None = None
 ) -> tuple[Engine, GuardedController]:
-    """An engine for so many sequences, to which as many requests have been sent, or `sent`."""
+    """An engine that runs up to `sequences` at a time. `sent`: how many requests wait for it; by default as many."""
     method, next_of = CASES[case]
     limits = limits_of(runner.facts, max_sequences=sequences, max_step_tokens=4096, method=method)
     drafts = GuardedController(Controller(limits, Proposer(next_of), now=lambda: 0.0))  # type: ignore[arg-type]

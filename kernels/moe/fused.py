@@ -105,7 +105,7 @@ def place_kernel(
     wait_for_kernel_before()
     expert = tl.program_id(0)
     experts = tl.arange(0, EXPERTS_BLOCK)
-    # Of every expert: cheaper than another kernel that counts, as long as a step is no long prompt.
+    # Every program counts the pairs of all experts, which saves a kernel.
     counts = tl.zeros((EXPERTS_BLOCK,), dtype=tl.int32)
     for start in range(0, pairs, BLOCK):
         at = start + tl.arange(0, BLOCK)

@@ -136,7 +136,7 @@ def _fp8_range(
     row_scale = tl.load(of_rows + first // GROUP, mask=m < rows, other=0.0)
     scale = tl.load(of_columns + first // GROUP, mask=n < columns, other=0.0)
     for start in range(first, last, BLOCK_K):
-        # Of the next step, so that no step waits for its own.
+        # Load the next step's scales early.
         ahead = tl.minimum(start + BLOCK_K, inputs - 1) // GROUP
         row_scale_ahead = tl.load(of_rows + ahead, mask=m < rows, other=0.0)
         scale_ahead = tl.load(of_columns + ahead, mask=n < columns, other=0.0)
@@ -232,7 +232,7 @@ def coded_range(
         byte = start // PER_BYTE + tl.arange(0, PART)
         raw = tl.load(codes + column * BYTES + byte[None, :], mask=known & (byte < BYTES)[None, :], other=0)
         if ONE_GROUP and GROUPS > 1:
-            # Of the next step, so that no step waits for its own.
+            # Load the next step's scale and zero early.
             ahead = tl.minimum(start + BLOCK_K, inputs - 1) // GROUP
             scale_ahead, zero_ahead = _of_group(
                 scales, zeros, n[:, None], ahead, known, KIND, GROUPS, ROWS_OF_A_SCALE, HAS_ZEROS

@@ -103,8 +103,8 @@ class DraftBudget(NamedTuple):
 class Work:
     """A step. The runner first adds the `new` sequences, forgets the `ended` ones, copies pages and `states` (source,
     target) one after the other, then computes and verifies the rows of `items`. `fed` is for a step that is
-    launched before the last one is finished, so that the tokens of its first items aren't known: for each of these, the
-    index of the last step's item whose token it gets. Items behind them have theirs. Else it is empty."""
+    launched before the last one is finished: the tokens of its first items aren't known then. For each of them it has
+    the index of the last step's item that gives its token. The other items have their tokens. Else it is empty."""
 
     items: list[SequenceWork] = field(default_factory=list)
     new: list[NewSequence] = field(default_factory=list)

@@ -63,7 +63,7 @@ class GoingOn:
         self._ended: set[int] = set()
         # Of each place in the step that `ahead` has made, the place in the step before.
         self._fed: list[int] = []
-        # Those that had a row in the step before the last one and have none in that, whose ends may not be known yet.
+        # Sequences that have no row in the last step and had one in the step before; their ends may not be taken yet.
         self.left: list[Sequence] = []
         # By step: those that come to the end of their pages or to their limit.
         self._due: dict[int, list[Sequence]] = {}

@@ -83,10 +83,10 @@ class Scheduler:
         # None, one, or some of which each goes on with the one before.
         self._underway: deque[Underway] = deque()
         self._going_on: GoingOn | None = None
-        # What of the step that was made ahead has joined it.
+        # The items of sequences that have joined the last step made by `ahead`.
         self.joined: list[Planned] = []
-        # Sequences that the runner knows and that have ended since the last step; and before that, since the last one
-        # but one, of which the runner is to hear yet.
+        # Sequences that the runner knows and that have ended: since the last step was made, and before that. It is told
+        # of them once no step that runs can have their rows.
         self._ended: list[int] = []
         self._ended_before: list[int] = []
         self._out: list[Output] = []

@@ -149,7 +149,7 @@ class Controller:
         return drafts, budgets
 
     def joined(self, items: list[Planned], count: int) -> None:
-        """These are in a step of so many sequences, and some of them, or all, were not in the last one."""
+        """Sequences have joined the batch. `items` are theirs, perhaps with those of others; the step has `count`."""
         drafting = [item.sequence for item in items if item.sequence.draft_length]
         if not drafting:
             return
